@@ -1,0 +1,47 @@
+# Two commands: `make run` shows the main job working, `make test` passes the tests. Both set everything up themselves.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The first interpreter that runs and is new enough; PYTHON=... chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+CEXT := $(wildcard cext/*.pyx cext/*.pxd) setup.py
+ARGS ?=
+
+.PHONY: help build run test lint fuzz bench annotate coverage sanitize clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+$(VENV)/.deps: requirements/dev.lock
+	@test -n "$(PYTHON)" || { echo "Sidecar needs Python >= 3.11; none was found (set PYTHON=...)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.deps pyproject.toml
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.cext: $(VENV)/.package $(CEXT)
+	$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+build: $(VENV)/.cext ## virtual environment, pinned dependencies, compiled extensions
+
+run: build ## start everything on loopback and walk through the main job (ARGS=--once exits after the tour)
+	@$(VENV)/bin/sidecar dev --demo $(ARGS)
+
+test: build ## all tests; writes build/junit.xml
+	@mkdir -p build
+	$(PY) -m pytest --junitxml build/junit.xml $(ARGS)
+
+lint: build ## ruff and mypy --strict
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist *.egg-info cext/*.c cext/*.so cext/*.html

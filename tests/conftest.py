@@ -1,0 +1,14 @@
+"""Shared fixtures: requirement rows become JUnit properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _record_requirements(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    for mark in request.node.iter_markers("req"):
+        for row in mark.args:
+            record_property("req", row)

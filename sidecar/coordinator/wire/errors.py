@@ -25,7 +25,7 @@ FATAL_CODES = frozenset(
         ErrorCode.AUTHORITY_FENCED,
     }
 )
-"""Codes that always end the connection. The others are scoped to their request; in the handshake they get ``fatal=True``."""
+"""Codes that always end the connection. The others are scoped to their request, but ``fatal=True`` in the handshake."""
 
 
 class LocalProtocolError(ValueError):
@@ -35,8 +35,9 @@ class LocalProtocolError(ValueError):
 class ProtocolError(Exception):
     """A refusal that the peer is told as COORD_ERROR.
 
-    ``code`` is what the peer branches on, ``message`` a safe detail (at most 1024 bytes of UTF-8; never credentials, nonces,
-    proofs, payloads), ``request_id`` the request it answers if that was decoded, ``fatal`` whether the connection closes.
+    ``code`` is what the peer branches on, ``message`` a safe detail (at most 1024 bytes of UTF-8; never credentials,
+    nonces, proofs, payloads), ``request_id`` the request it answers if that was decoded, ``fatal`` whether the
+    connection closes.
     An INTERNAL error is fatal unless it names its request.
     """
 
@@ -180,6 +181,6 @@ def error_for(code: ErrorCode, message: str = "", request_id: int | None = None)
 
 
 def clip_diagnostic(message: str) -> str:
-    """``message`` shortened to the diagnostic cap at a character boundary: an error path must not fail on its own text."""
+    """``message`` cut to the diagnostic cap at a character boundary: an error path must not fail on its own text."""
     image = message.encode("utf-8", "replace")
     return image[:MAX_DIAGNOSTIC].decode("utf-8", "ignore")

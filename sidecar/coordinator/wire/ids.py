@@ -1,9 +1,9 @@
 """Nominal ids, counters and cuts as separate types (P4-01..06).
 
-On the wire an id is 16 opaque nonzero bytes and a counter a nonzero u64, so nothing but the type keeps an ObjectiveId from
-being used as a RunId. Each is a ``NewType``: mypy refuses the mix-up and the running program pays nothing. The lower-case
-function beside each type is its checked constructor; it raises ``LocalProtocolError``. Ids are compared as bytes and nothing
-is derived from them (P4-02).
+On the wire an id is 16 opaque nonzero bytes and a counter a nonzero u64, so nothing but the type keeps an ObjectiveId
+from being used as a RunId. Each is a ``NewType``: mypy refuses the mix-up and the running program pays nothing. The
+lower-case function of the same name is its checked constructor; it raises ``LocalProtocolError``. Ids are compared as
+bytes and nothing is derived from them (P4-02).
 """
 
 from __future__ import annotations

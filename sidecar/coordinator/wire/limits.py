@@ -134,8 +134,8 @@ def check_offer(offer: Limits) -> None:
 def select(offer: Limits, server: Limits) -> Selected:
     """The limits of a connection: the smaller of each pair (P3-20).
 
-    Raises ``MalformedMessage`` when an offer is outside its range (P3-21) or the selected set can not work: page or typed
-    payload not 512 bytes below the frame (P3-22, P3-23), or credit below one event of the largest size (P3-24).
+    Raises ``MalformedMessage`` when an offer is outside its range (P3-21) or the selected set can not work: page or
+    typed payload not 512 bytes below the frame (P3-22, P3-23), or credit below one event of the largest size (P3-24).
     """
     check_offer(offer)
     chosen = Limits(*(min(getattr(offer, field.name), getattr(server, field.name)) for field in fields(Limits)))

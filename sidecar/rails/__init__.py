@@ -1,0 +1,1 @@
+"""The endpoint rails: the Cotal wire contract on NATS."""

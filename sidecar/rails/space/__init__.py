@@ -1,0 +1,1 @@
+"""Trust and provisioning of NATS spaces."""

@@ -1,0 +1,39 @@
+"""Exit codes of the long-running commands (sysexits numbers, so that a supervisor can tell retry from repair)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Why a process ended. `help_text` is what the documentation and `--help` print."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    UNAVAILABLE = 69
+    CANNOT_BIND = 73
+    STORE = 74
+    FENCED = 75
+    CONFIG = 78
+
+    @property
+    def help_text(self) -> str:
+        return _HELP[self]
+
+
+_HELP = {
+    ExitCode.OK: "stopped on request; the fencing token was given back and the store is clean",
+    ExitCode.INTERNAL: "unexpected failure; the log has the details",
+    ExitCode.USAGE: "wrong command line",
+    ExitCode.UNAVAILABLE: "the witness cannot be reached or refused the activation; start again later",
+    ExitCode.CANNOT_BIND: "the socket or the health listener cannot be opened, or somebody else serves there",
+    ExitCode.STORE: "the store is locked, damaged, read-only or of a newer schema",
+    ExitCode.FENCED: "authority was lost while running; every client was told, start again to activate anew",
+    ExitCode.CONFIG: "the configuration, the authority key or the registry is missing, unsafe or not valid",
+}
+
+
+def documentation() -> str:
+    """The table of exit codes as plain text, one per line."""
+    return "\n".join(f"{code.value:>3}  {code.help_text}" for code in ExitCode)

@@ -1,0 +1,296 @@
+"""Every metric of the process, declared once as data.
+
+`CATALOGUE` is the only place that names a metric: the registry, the documentation (`docs/metrics.md`) and its test are
+derived from it. Labels take values of closed sets alone; none ever carries a client, key, object, connection or path.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
+
+from sidecar import __version__
+
+PREFIX = "sidecar_"
+
+SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Kind(Enum):
+    """The Prometheus type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its full name (without the `_total` that counters get), what it means, and its bounded labels.
+
+    `labels` maps a label to what its closed set of values is.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[tuple[str, str], ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exposed(self) -> str:
+        """The name of the samples as queries write it."""
+        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+
+
+_FRAME_LABELS = (("direction", "`in`, `out`"), ("type", "frame names, `other` for unknown types"))
+
+CATALOGUE = (
+    Metric(
+        "sidecar_build_info",
+        Kind.GAUGE,
+        "Always 1; the labels name the build.",
+        (("version", "release"), ("python", "x.y.z")),
+    ),
+    Metric("sidecar_frames", Kind.COUNTER, "Frames received and sent.", _FRAME_LABELS),
+    Metric("sidecar_frame_bytes", Kind.COUNTER, "Bytes of those frames, header included.", _FRAME_LABELS),
+    Metric(
+        "sidecar_handshakes",
+        Kind.COUNTER,
+        "Handshakes that ended, by how.",
+        (("outcome", "`ok`, `timeout`, `closed`, or the error code sent"),),
+    ),
+    Metric(
+        "sidecar_sockets",
+        Kind.GAUGE,
+        "Open sockets.",
+        (("state", "`handshake`, `active`"),),
+    ),
+    Metric(
+        "sidecar_sockets_refused",
+        Kind.COUNTER,
+        "Sockets closed before a byte was read.",
+        (("reason", "`limit`, `unauthenticated_limit`, `peer_uid`, `peer_unknown`, `stopping`"),),
+    ),
+    Metric(
+        "sidecar_commands",
+        Kind.COUNTER,
+        "Commands by kind and how they were answered.",
+        (
+            ("kind", "command kinds"),
+            ("outcome", "`succeeded`, `pending`, `rejected`, `repeated`, or the error code sent"),
+        ),
+    ),
+    Metric("sidecar_refusals", Kind.COUNTER, "COORD_ERROR frames sent.", (("code", "error codes"),)),
+    Metric(
+        "sidecar_gaps", Kind.COUNTER, "GAP frames: subscriptions that lost continuity.", (("reason", "gap reasons"),)
+    ),
+    Metric(
+        "sidecar_quota_refusals",
+        Kind.COUNTER,
+        "Actions refused because a quota was full.",
+        (("resource", "quota names of the limits table"),),
+    ),
+    Metric("sidecar_commit_batch_transactions", Kind.HISTOGRAM, "Transactions in one durable batch.", buckets=SIZES),
+    Metric(
+        "sidecar_commit_seconds", Kind.HISTOGRAM, "Seconds from taking a batch until it is durable.", buckets=SECONDS
+    ),
+    Metric("sidecar_commit_failures", Kind.COUNTER, "Batches that failed; each fences the server."),
+    Metric("sidecar_credit_stalls", Kind.COUNTER, "Times a subscription had an event and too little credit for it."),
+    Metric("sidecar_events_sent", Kind.COUNTER, "COORD_EVENT frames sent."),
+    Metric("sidecar_event_bytes", Kind.COUNTER, "Bytes of those frames."),
+    Metric("sidecar_snapshot_pages", Kind.COUNTER, "Snapshot pages sent."),
+    Metric("sidecar_snapshot_records", Kind.COUNTER, "Records in those pages."),
+    Metric("sidecar_snapshot_page_bytes", Kind.COUNTER, "Bytes of those pages."),
+    Metric("sidecar_subscriptions", Kind.GAUGE, "Subscriptions that exist."),
+    Metric(
+        "sidecar_subscription_queue_frames",
+        Kind.GAUGE,
+        "Events queued for subscriptions and not yet sent, all together.",
+    ),
+    Metric("sidecar_leases", Kind.GAUGE, "Snapshot and replay leases held."),
+    Metric("sidecar_pending_transactions", Kind.GAUGE, "Transactions that wait to become durable."),
+    Metric("sidecar_event_head", Kind.GAUGE, "Sequence of the newest event, durable or not."),
+    Metric("sidecar_event_durable", Kind.GAUGE, "Sequence of the newest durable event."),
+    Metric("sidecar_authority_epoch", Kind.GAUGE, "Authority epoch of this activation."),
+    Metric(
+        "sidecar_authority_lease_seconds",
+        Kind.GAUGE,
+        "Seconds until the activation certificate expires; 0 when it has.",
+    ),
+    Metric("sidecar_authority_fenced", Kind.GAUGE, "1 once this process has fenced itself."),
+    Metric(
+        "sidecar_authority_renewals",
+        Kind.COUNTER,
+        "Renewals of the certificate.",
+        (("outcome", "`ok`, `refused`, `unavailable`, `invalid`"),),
+    ),
+    Metric(
+        "sidecar_registry_reloads",
+        Kind.COUNTER,
+        "Times the key registry changed on disk.",
+        (("outcome", "`ok`, `malformed`"),),
+    ),
+    Metric("sidecar_registry_keys", Kind.GAUGE, "Keys in the registry in force; 0 also while it is malformed."),
+    Metric("sidecar_loop_lag_seconds", Kind.HISTOGRAM, "How late the periodic tick ran.", buckets=SECONDS),
+)
+
+_FRAMES = ("sidecar_frames", "sidecar_frame_bytes")
+
+
+class _FrameCollector(Collector):
+    """Frame counts as plain arrays: they change with every frame, where a locked counter would show in the profile."""
+
+    def __init__(self, metrics: tuple[Metric, Metric], type_name: Callable[[int], str]) -> None:
+        self._metrics = metrics
+        self._name = type_name
+        self.cells = {(metric.name, way): [0] * 256 for metric in metrics for way in ("in", "out")}
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        for metric in self._metrics:
+            family = CounterMetricFamily(metric.name, metric.help, labels=["direction", "type"])
+            for way in ("in", "out"):
+                totals: dict[str, int] = {}
+                for number, value in enumerate(self.cells[metric.name, way]):
+                    if value:
+                        name = self._name(number)
+                        totals[name] = totals.get(name, 0) + value
+                for name, value in totals.items():
+                    family.add_metric([way, name], value)
+            yield family
+
+
+class Metrics:
+    """The metrics of one process, and the observer that the engine and the sessions report to.
+
+    `frame_name` names a frame type; unknown numbers must come back as "other", so that the label stays bounded.
+    """
+
+    def __init__(self, frame_name: Callable[[int], str] = lambda _number: "other") -> None:
+        self.registry = CollectorRegistry()
+        self._by_name: dict[str, MetricWrapperBase] = {}
+        table = {metric.name: metric for metric in CATALOGUE}
+        frames = _FrameCollector((table[_FRAMES[0]], table[_FRAMES[1]]), frame_name)
+        self.registry.register(frames)
+        for metric in CATALOGUE:
+            if metric.name not in _FRAMES:
+                self._by_name[metric.name] = _build(metric, self.registry)
+        ProcessCollector(registry=self.registry)
+        self._in, self._in_bytes = frames.cells[_FRAMES[0], "in"], frames.cells[_FRAMES[1], "in"]
+        self._out, self._out_bytes = frames.cells[_FRAMES[0], "out"], frames.cells[_FRAMES[1], "out"]
+        self._children: dict[tuple[str, tuple[str, ...]], Counter] = {}
+        self.gauge("build_info", __version__, platform.python_version()).set(1)
+
+    # ---- access by name (without the prefix) ----
+
+    def counter(self, name: str, *labels: str) -> Counter:
+        """One counter; its label values in the order of the catalogue."""
+        child = self._children.get((name, labels))
+        if child is None:
+            metric = self._by_name[PREFIX + name]
+            assert isinstance(metric, Counter)
+            child = self._children[name, labels] = metric.labels(*labels) if labels else metric
+        return child
+
+    def gauge(self, name: str, *labels: str) -> Gauge:
+        """One gauge; its label values in the order of the catalogue."""
+        metric = self._by_name[PREFIX + name]
+        assert isinstance(metric, Gauge)
+        return metric.labels(*labels) if labels else metric
+
+    def histogram(self, name: str) -> Histogram:
+        """One histogram."""
+        metric = self._by_name[PREFIX + name]
+        assert isinstance(metric, Histogram)
+        return metric
+
+    # ---- the observer ----
+
+    def frame_in(self, frame_type: int, nbytes: int) -> None:
+        """A whole frame arrived."""
+        self._in[frame_type] += 1
+        self._in_bytes[frame_type] += nbytes
+
+    def frame_out(self, frame_type: int, nbytes: int) -> None:
+        """A whole frame was handed to the transport."""
+        self._out[frame_type] += 1
+        self._out_bytes[frame_type] += nbytes
+
+    def handshake(self, outcome: str) -> None:
+        """A handshake ended."""
+        self.counter("handshakes", outcome).inc()
+
+    def command(self, kind: Enum, outcome: str) -> None:
+        """A command was answered."""
+        self.counter("commands", kind.name.lower(), outcome).inc()
+
+    def refused(self, code: Enum) -> None:
+        """A COORD_ERROR was produced."""
+        self.counter("refusals", code.name.lower()).inc()
+
+    def gap(self, reason: Enum) -> None:
+        """A GAP was produced."""
+        self.counter("gaps", reason.name.lower()).inc()
+
+    def credit_stall(self) -> None:
+        """A subscription stopped for want of credit."""
+        self.counter("credit_stalls").inc()
+
+    def snapshot_page(self, records: int, nbytes: int) -> None:
+        """A snapshot page was produced."""
+        self.counter("snapshot_pages").inc()
+        self.counter("snapshot_records").inc(records)
+        self.counter("snapshot_page_bytes").inc(nbytes)
+
+    def event_sent(self, nbytes: int) -> None:
+        """A COORD_EVENT was produced."""
+        self.counter("events_sent").inc()
+        self.counter("event_bytes").inc(nbytes)
+
+    def batch(self, size: int, seconds: float) -> None:
+        """A batch became durable."""
+        self.histogram("commit_batch_transactions").observe(size)
+        self.histogram("commit_seconds").observe(seconds)
+
+    def quota(self, resource: str) -> None:
+        """A quota refused an action."""
+        self.counter("quota_refusals", resource).inc()
+
+
+def _build(metric: Metric, registry: CollectorRegistry) -> MetricWrapperBase:
+    labels = [name for name, _ in metric.labels]
+    if metric.kind is Kind.COUNTER:
+        return Counter(metric.name, metric.help, labels, registry=registry)
+    if metric.kind is Kind.GAUGE:
+        return Gauge(metric.name, metric.help, labels, registry=registry)
+    return Histogram(metric.name, metric.help, labels, buckets=metric.buckets, registry=registry)
+
+
+def documentation() -> str:
+    """The text of docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated from the catalogue in `sidecar/ops/metrics.py` by `python -m sidecar.ops.metrics`; a test keeps",
+        "the two equal. Besides these, the usual `process_*` metrics of the Prometheus client are exposed. Labels take",
+        "values of closed sets only.",
+        "",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for metric in CATALOGUE:
+        labels = "; ".join(f"`{name}`: {values}" for name, values in metric.labels) or "none"
+        lines.append(f"| `{metric.exposed}` | {metric.kind.value} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(documentation(), end="")

@@ -1,0 +1,98 @@
+"""The catalogue of metrics, what the observer counts, and the document made from it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType, GapReason
+from sidecar.ops.metrics import CATALOGUE, PREFIX, Kind, Metrics, documentation
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def frame_name(number: int) -> str:
+    return FrameType(number).name.lower() if number in FrameType._value2member_map_ else "other"
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(frame_name)
+
+
+def exposed(metrics: Metrics) -> dict[str, float]:
+    text = generate_latest(metrics.registry).decode()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+
+
+def test_the_document_is_generated_from_the_catalogue() -> None:
+    assert DOCUMENT.read_text() == documentation(), "run: python -m sidecar.ops.metrics > docs/metrics.md"
+
+
+def test_names_are_unique_prefixed_and_legal() -> None:
+    names = [metric.name for metric in CATALOGUE]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"sidecar_[a-z]+(_[a-z]+)*", name) for name in names)
+    assert all(metric.buckets for metric in CATALOGUE if metric.kind is Kind.HISTOGRAM)
+    assert all(name.startswith(PREFIX) for name in names)
+
+
+def test_no_label_could_carry_a_name_of_a_client_or_an_object() -> None:
+    labels = {label for metric in CATALOGUE for label, _ in metric.labels}
+    assert labels == {
+        "version", "python", "direction", "type", "outcome", "state", "reason", "kind", "code", "resource",
+    }  # fmt: skip
+
+
+def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
+    metrics.frame_in(FrameType.COORD_COMMAND, 100)
+    metrics.frame_in(FrameType.COORD_COMMAND, 50)
+    metrics.frame_in(0x02, 7)
+    metrics.frame_in(0x03, 7)
+    metrics.frame_out(FrameType.ACK, 12)
+    metrics.handshake("ok")
+    metrics.command(CommandKind.CREATE_OBJECTIVE, "succeeded")
+    metrics.refused(ErrorCode.SCOPE_DENIED)
+    metrics.gap(GapReason.GRANT_REVOKED)
+    metrics.credit_stall()
+    metrics.snapshot_page(512, 9000)
+    metrics.event_sent(200)
+    metrics.batch(64, 0.003)
+    metrics.quota("leases")
+    metrics.gauge("authority_epoch").set(7)
+    seen = exposed(metrics)
+    assert seen['sidecar_frames_total{direction="in",type="coord_command"}'] == 2
+    assert seen['sidecar_frame_bytes_total{direction="in",type="coord_command"}'] == 150
+    assert seen['sidecar_frames_total{direction="in",type="other"}'] == 2
+    assert seen['sidecar_frames_total{direction="out",type="ack"}'] == 1
+    assert seen['sidecar_handshakes_total{outcome="ok"}'] == 1
+    assert seen['sidecar_commands_total{kind="create_objective",outcome="succeeded"}'] == 1
+    assert seen['sidecar_refusals_total{code="scope_denied"}'] == 1
+    assert seen['sidecar_gaps_total{reason="grant_revoked"}'] == 1
+    assert seen["sidecar_credit_stalls_total"] == 1
+    assert seen["sidecar_snapshot_pages_total"] == 1
+    assert seen["sidecar_snapshot_records_total"] == 512
+    assert seen["sidecar_snapshot_page_bytes_total"] == 9000
+    assert seen["sidecar_events_sent_total"] == 1
+    assert seen["sidecar_event_bytes_total"] == 200
+    assert seen['sidecar_commit_batch_transactions_bucket{le="64.0"}'] == 1
+    assert seen['sidecar_commit_batch_transactions_bucket{le="32.0"}'] == 0
+    assert seen['sidecar_commit_seconds_bucket{le="0.005"}'] == 1
+    assert seen['sidecar_quota_refusals_total{resource="leases"}'] == 1
+    assert seen["sidecar_authority_epoch"] == 7
+    assert any(name.startswith("sidecar_build_info{") and value == 1 for name, value in seen.items())
+
+
+def test_every_metric_of_the_catalogue_is_exposed_under_its_documented_name(metrics: Metrics) -> None:
+    text = generate_latest(metrics.registry).decode()
+    for metric in CATALOGUE:
+        assert f"# TYPE {metric.exposed} {metric.kind.value}\n" in text
+        assert f"# HELP {metric.exposed} {metric.help}\n" in text
+
+
+def test_two_processes_worth_of_metrics_do_not_share_state(metrics: Metrics) -> None:
+    metrics.handshake("ok")
+    assert 'sidecar_handshakes_total{outcome="ok"}' not in exposed(Metrics())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sidecar.coordinator.wire.limits import FRAME_SLACK, HARD, RETENTION_FLOOR, Limits
-from sidecar.ops.config import Address, Key, choice, hex_bytes, integer, loopback, optional_path, path
+from sidecar.ops.config import Address, Key, LogSection, choice, hex_bytes, integer, loopback, path
 
 FREE_PORT = Address("127.0.0.1", 0)
 _YEARS_100 = 100 * 366 * 86_400
@@ -126,17 +126,6 @@ class MetricsSection:
             '"127.0.0.1:9400"',
         ),
     ] = FREE_PORT
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LogSection:
-    """Log lines. Secrets, payloads, nonces and proofs are never among them."""
-
-    level: Annotated[str, Key(choice("debug", "info", "warning", "error"), "Least severe lines to write.")] = "info"
-    format: Annotated[str, Key(choice("json", "console"), "One JSON object per line, or text for people.")] = "json"
-    file: Annotated[
-        Path | None, Key(optional_path, "File to append to (created 0600); empty writes to standard error.", '""')
-    ] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import ipaddress
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 MODEL = TypeVar("MODEL")
 T = TypeVar("T")
@@ -113,6 +113,20 @@ def loopback(value: object, _base: Path) -> Address:
     except ValueError:
         raise ValueError('must be a loopback address and port such as "127.0.0.1:9400"') from None
     return Address(host, int(port))
+
+
+# ---- sections of every process ----
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogSection:
+    """Log lines. Secrets, payloads, nonces and proofs are never among them."""
+
+    level: Annotated[str, Key(choice("debug", "info", "warning", "error"), "Least severe lines to write.")] = "info"
+    format: Annotated[str, Key(choice("json", "console"), "One JSON object per line, or text for people.")] = "json"
+    file: Annotated[
+        Path | None, Key(optional_path, "File to append to (created 0600); empty writes to standard error.", '""')
+    ] = None
 
 
 # ---- reading ----

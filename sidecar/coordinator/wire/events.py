@@ -1,0 +1,120 @@
+"""What an event carries, and the bytes that all its receivers share (P7-21..24, P10-14)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, TypeAlias
+
+from cext.tlv import Cursor, Writer
+from sidecar.coordinator.wire.codecs import Codec, decode_image
+from sidecar.coordinator.wire.enums import EventKind, FrameType, ObjectKind
+from sidecar.coordinator.wire.errors import MalformedMessage, ProtocolError
+from sidecar.coordinator.wire.ids import DeliverySequence, ObjectId, ObjectRevision, SubscriptionId
+from sidecar.coordinator.wire.images import nested
+from sidecar.coordinator.wire.payloads import COMPLETE_RECORD
+from sidecar.coordinator.wire.records import ObjectRef, ReplayEvent, SnapshotRecord, SourceGap, TerminalSourceFact
+
+EventPayload: TypeAlias = SnapshotRecord | TerminalSourceFact | SourceGap
+
+EVENT_OBJECTS: dict[EventKind, frozenset[ObjectKind]] = {
+    EventKind.OBJECTIVE_CHANGED: frozenset({ObjectKind.OBJECTIVE}),
+    EventKind.RUN_CHANGED: frozenset({ObjectKind.RUN}),
+    EventKind.WORK_SESSION_CHANGED: frozenset({ObjectKind.WORK_SESSION}),
+    EventKind.BINDING_OPENED: frozenset({ObjectKind.BINDING}),
+    EventKind.BINDING_ENDED: frozenset({ObjectKind.BINDING}),
+    EventKind.ARTIFACT_REVISION_ADDED: frozenset({ObjectKind.ARTIFACT, ObjectKind.ARTIFACT_MANIFEST}),
+    EventKind.SIGNAL_RAISED: frozenset({ObjectKind.SIGNAL}),
+    EventKind.SIGNAL_ACKNOWLEDGED: frozenset({ObjectKind.SIGNAL}),
+    EventKind.SIGNAL_SUPPRESSED: frozenset({ObjectKind.SIGNAL}),
+    EventKind.SIGNAL_RESOLVED: frozenset({ObjectKind.SIGNAL}),
+    EventKind.OPERATION_CHANGED: frozenset({ObjectKind.OPERATION}),
+    EventKind.SOURCE_FACT_ADMITTED: frozenset({ObjectKind.BINDING}),
+    EventKind.SOURCE_GAP: frozenset({ObjectKind.BINDING}),
+    EventKind.EVIDENCE_SEALED: frozenset({ObjectKind.EVIDENCE}),
+}
+"""Families that an event of a kind may be about."""
+
+_EVENT_HEAD = struct.Struct(">IB3s16s3sQ")
+_FIELD_1_ID16 = b"\x01\x04\x10"
+_FIELD_2_U64 = b"\x02\x04\x08"
+
+
+def _payload_codec(kind: EventKind) -> Codec[Any]:
+    if kind is EventKind.SOURCE_FACT_ADMITTED:
+        return nested(TerminalSourceFact)
+    if kind is EventKind.SOURCE_GAP:
+        return nested(SourceGap)
+    return COMPLETE_RECORD
+
+
+EVENT_PAYLOADS: dict[EventKind, Codec[Any]] = {kind: _payload_codec(kind) for kind in EventKind}
+"""Exactly one record, fact or gap fills the payload of an event."""
+
+
+def decode_event_payload(kind: EventKind, payload: bytes | memoryview) -> EventPayload:
+    """The content of an event's payload; raises ``MalformedMessage`` (P7-21..23)."""
+    content: EventPayload = decode_image(EVENT_PAYLOADS[kind], payload)
+    return content
+
+
+def event_fault(kind: EventKind, subject: ObjectRef, revision: ObjectRevision, payload: bytes) -> str | None:
+    """What is wrong between the parts of an event: its payload must be about the very object and revision (P7-21)."""
+    if subject.kind not in EVENT_OBJECTS[kind]:
+        return f"{kind.name} is not about {subject.kind.name}"
+    try:
+        content = decode_event_payload(kind, payload)
+    except ProtocolError as error:
+        return error.message
+    if isinstance(content, SnapshotRecord):
+        same = content.ref() == subject and content.revision == revision
+    elif isinstance(content, TerminalSourceFact):
+        same = subject == ObjectRef(ObjectKind.BINDING, ObjectId(content.source.binding_id))
+    else:
+        same = subject == ObjectRef(ObjectKind.BINDING, ObjectId(content.binding_id))
+    return None if same else "the payload is about another object or revision"
+
+
+def _complete(codec: Codec[ReplayEvent]) -> Codec[ReplayEvent]:
+    def read(cursor: Cursor) -> ReplayEvent:
+        found = codec.read(cursor)
+        if problem := event_fault(found.event_kind, found.object, found.object_revision, found.payload):
+            raise MalformedMessage(problem)
+        return found
+
+    return Codec(codec.doc, codec.kind, codec.lo, codec.hi, read, codec.write, codec.take, False)
+
+
+COMPLETE_EVENT: Codec[ReplayEvent] = _complete(nested(ReplayEvent))
+"""A ReplayEvent whose payload is decoded too: what a client takes from replay pages."""
+
+
+def event_tail(event: ReplayEvent) -> bytes:
+    """Fields 3..9 of COORD_EVENT: the part that is the same for every subscription. Build it once per event."""
+    out = Writer()
+    out.field_u64(3, event.event_sequence)
+    out.field_raw(4, event.event_id)
+    out.field_u16(5, event.event_kind)
+    out.field_raw(6, event.object.encode())
+    out.field_u64(7, event.object_revision)
+    out.field_u16(8, event.schema)
+    out.field_leaf(9, event.payload)
+    return out.take()
+
+
+def event_frame(subscription: SubscriptionId, delivery: DeliverySequence, tail: bytes) -> bytes:
+    """A whole COORD_EVENT for one subscription from the shared ``tail``; equal to ``CoordEvent(...).encode()``."""
+    return (
+        _EVENT_HEAD.pack(
+            _EVENT_HEAD.size - 4 + len(tail),
+            FrameType.COORD_EVENT,
+            _FIELD_1_ID16,
+            subscription,
+            _FIELD_2_U64,
+            delivery,
+        )
+        + tail
+    )
+
+
+EVENT_HEAD_BYTES = _EVENT_HEAD.size
+"""Bytes of a COORD_EVENT in front of its tail: ``EVENT_HEAD_BYTES + len(tail)`` is what credit is debited (P10-06)."""

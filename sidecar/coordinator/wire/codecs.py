@@ -131,10 +131,21 @@ def member(width: int, values: type[E], *, only: frozenset[int] | None = None) -
     members = {int(value): value for value in values if only is None or value in only}
     doc = f"u{8 * width} {values.__name__}"
 
-    def known(value: int) -> E:
+    def unknown(value: int) -> MalformedMessage:
+        return MalformedMessage(f"{doc}: {value} is not allocated")
+
+    def read(cursor: Cursor) -> E:
+        value = read_raw(cursor)
         found = members.get(value)
         if found is None:
-            raise MalformedMessage(f"{doc}: {value} is not allocated")
+            raise unknown(value)
+        return found
+
+    def take(fields: Fields, field_id: int) -> E:
+        value = take_raw(fields, field_id)
+        found = members.get(value)
+        if found is None:
+            raise unknown(value)
         return found
 
     def write(out: Writer, value: E) -> None:
@@ -142,16 +153,7 @@ def member(width: int, values: type[E], *, only: frozenset[int] | None = None) -
             raise LocalProtocolError(f"{doc}: {value} is not allocated")
         write_raw(out, value)
 
-    return Codec(
-        doc,
-        FIXED,
-        width,
-        width,
-        lambda cursor: known(read_raw(cursor)),
-        write,
-        lambda fields, field_id: known(take_raw(fields, field_id)),
-        False,
-    )
+    return Codec(doc, FIXED, width, width, read, write, take, False)
 
 
 def bits(known: F) -> Codec[F]:

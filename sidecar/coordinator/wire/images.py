@@ -47,6 +47,8 @@ class Record:
     LEAD: ClassVar[bytes] = b""
     """Constant bytes in front of the columns."""
     COLUMNS: ClassVar[tuple[tuple[str, Codec[Any]], ...]] = ()
+    _plan: ClassVar[tuple[tuple[Callable[[Any, Any], None], Callable[[Cursor], Any]], ...]] = ()
+    """Per slot how to set it and what to set it to: a frozen class is filled without its slow constructor."""
     CODEC: ClassVar[Codec[Any]]
     """Codec of the whole record, tag included."""
 
@@ -66,7 +68,9 @@ class Record:
         """The record at the cursor, behind its tag."""
         if cls.LEAD and cursor.take(len(cls.LEAD)) != cls.LEAD:
             raise MalformedMessage(f"{cls.__name__}: another constant in front")
-        made = cast(Self, cast(Any, cls)(*[codec.read(cursor) for _, codec in cls.COLUMNS]))
+        made = cls.__new__(cls)
+        for put, read in cls._plan:
+            put(made, read(cursor))
         if problem := made.fault():
             raise MalformedMessage(f"{cls.__name__}: {problem}")
         return made
@@ -107,12 +111,18 @@ def record(cls: type[R]) -> type[R]:
     """Make a frozen slotted record of ``cls``: its annotated columns are read and written in the order shown."""
     made = dataclass(frozen=True, slots=True, repr=False)(cls)
     hints = get_type_hints(made, include_extras=True)
-    columns = []
+    columns, plan = [], []
     for column in fields(cast(Any, made)):
         hint = hints[column.name]
+        put = getattr(made, column.name).__set__
         if get_origin(hint) is Annotated:
-            columns.append((column.name, get_args(hint)[1]))
+            codec = get_args(hint)[1]
+            columns.append((column.name, codec))
+            plan.append((put, codec.read))
+        else:
+            plan.append((put, _constant(column.default)))
     made.COLUMNS = tuple(columns)
+    made._plan = tuple(plan)
     lead = len(made.LEAD) + (made.TAG is not None)
     low = lead + sum(codec.width[0] for _, codec in columns)
     high = min(lead + sum(codec.width[1] for _, codec in columns), HARD.frame)
@@ -129,6 +139,10 @@ def record(cls: type[R]) -> type[R]:
     return made
 
 
+def _constant(value: object) -> Callable[[Cursor], object]:
+    return lambda cursor: value
+
+
 def _writer(made: type[R]) -> Callable[[Writer, R], None]:
     def write(out: Writer, value: R) -> None:
         if not isinstance(value, made):
@@ -140,7 +154,10 @@ def _writer(made: type[R]) -> Callable[[Writer, R], None]:
 
 def _take(made: type[R]) -> Callable[[Fields, int], R]:
     def take(values: Fields, field_id: int) -> R:
-        return made.decode(values.view(field_id))
+        cursor = Cursor(values.view(field_id))
+        value = made.read(cursor)
+        cursor.finish()
+        return value
 
     return take
 

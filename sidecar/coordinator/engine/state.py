@@ -16,7 +16,7 @@ from typing import NamedTuple
 import immutables
 
 from sidecar.coordinator.engine.tree import Tree
-from sidecar.coordinator.wire.enums import ObjectKind
+from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
 
 
 class Record(NamedTuple):
@@ -57,6 +57,11 @@ class Operation(NamedTuple):
         """The family of its record."""
         return ObjectKind.OPERATION
 
+    @property
+    def tag(self) -> OperationTag:
+        """Where it stands: the union tag that its result begins with (E-21)."""
+        return OperationTag(self.result[0])
+
 
 class Event(NamedTuple):
     """One event of the authority. Key: ``sequence``; sequences are contiguous from 1 on."""
@@ -79,8 +84,9 @@ Entry = Record | Operation
 class Batch(NamedTuple):
     """One durable unit, written in one transaction: all of it or nothing.
 
-    Upserts replace the row of the same key; each key occurs once. ``events`` continue the stored sequence without a
-    hole. Rows up to and including event ``pruned_through`` may be deleted, they are outside the retained log.
+    ``removed_operations`` go first. Upserts replace the row of the same key; each key occurs once. ``events`` continue
+    the stored sequence without a hole. Rows up to and including event ``pruned_through`` may be deleted, they are
+    outside the retained log.
     """
 
     number: int

@@ -1,0 +1,100 @@
+"""The retained part of the event order, shared by every subscription.
+
+A subscription is a cursor over this log; no event is copied for it. The part of a COORD_EVENT that is equal for all
+subscribers is encoded once (P10-14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sidecar.coordinator.engine.state import Event
+from sidecar.coordinator.wire.enums import EventKind, ObjectKind
+from sidecar.coordinator.wire.events import EVENT_HEAD_BYTES, event_tail
+from sidecar.coordinator.wire.ids import EventId, EventSequence, ObjectId, ObjectRevision
+from sidecar.coordinator.wire.records import ObjectRef, ReplayEvent
+
+_COMPACT = 4096
+"""Dropped entries that the list may still hold at its front before it is shortened."""
+
+
+class LogEntry:
+    """One retained event with its shared encoding, which is made when it is first asked for."""
+
+    __slots__ = ("_tail", "event")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self._tail: bytes | None = None
+
+    @property
+    def tail(self) -> bytes:
+        """The encoded fields of the event that do not depend on the subscription."""
+        if self._tail is None:
+            self._tail = event_tail(replay_event(self.event))
+        return self._tail
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole frame, which is what it costs in credit (P10-06)."""
+        return EVENT_HEAD_BYTES + len(self.tail)
+
+
+def replay_event(event: Event) -> ReplayEvent:
+    """A stored event as the wire knows it."""
+    return ReplayEvent(
+        EventSequence(event.sequence),
+        EventId(event.event_id),
+        EventKind(event.kind),
+        ObjectRef(ObjectKind(event.object_kind), ObjectId(event.object_id)),
+        ObjectRevision(event.revision),
+        event.schema,
+        event.payload,
+    )
+
+
+class EventLog:
+    """Events ``first`` to ``head``, without a hole. ``first`` is ``head + 1`` when nothing is retained."""
+
+    def __init__(self, tail: Iterable[Event], head: int) -> None:
+        self._entries = [LogEntry(event) for event in tail]
+        self._skip = 0
+        self.head = head
+        self.nbytes = sum(len(entry.event.payload) for entry in self._entries)
+
+    @property
+    def first(self) -> int:
+        """Sequence of the oldest retained event."""
+        return self.head + 1 - len(self)
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._skip
+
+    def __getitem__(self, sequence: int) -> LogEntry:
+        """The retained event with this sequence, which lies in ``first..head``."""
+        return self._entries[sequence - self.head - 1]
+
+    def append(self, events: Iterable[Event]) -> list[LogEntry]:
+        """Add events that follow ``head``."""
+        added = [LogEntry(event) for event in events]
+        self._entries += added
+        self.head += len(added)
+        self.nbytes += sum(len(entry.event.payload) for entry in added)
+        return added
+
+    def excess(self, max_bytes: int, max_count: int) -> int:
+        """First sequence that a log of these bounds would retain."""
+        first, nbytes = self.first, self.nbytes
+        while self.head + 1 - first > max_count or (nbytes > max_bytes and first <= self.head):
+            nbytes -= len(self[first].event.payload)
+            first += 1
+        return first
+
+    def drop_before(self, sequence: int) -> None:
+        """Forget the events before ``sequence``."""
+        while self.first < sequence:
+            self.nbytes -= len(self[self.first].event.payload)
+            self._skip += 1
+        if self._skip > _COMPACT:
+            del self._entries[: self._skip]
+            self._skip = 0

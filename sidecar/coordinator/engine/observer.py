@@ -1,0 +1,103 @@
+"""What a running coordinator tells about itself; the metrics of the process implement it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, GapReason
+
+
+class Observer(Protocol):
+    """Counts, never content: no method receives a payload, a key, an object id or a connection."""
+
+    def command(self, kind: CommandKind, outcome: str) -> None:
+        """A command was answered: ``succeeded``, ``repeated`` for a stored result, or the name of its error code."""
+
+    def refused(self, code: ErrorCode) -> None:
+        """A COORD_ERROR was produced."""
+
+    def gap(self, reason: GapReason) -> None:
+        """A GAP was produced."""
+
+    def credit_stall(self) -> None:
+        """A subscription has an event and not the credit for it."""
+
+    def snapshot_page(self, records: int, nbytes: int) -> None:
+        """A page was produced; ``nbytes`` of the whole frame."""
+
+    def event_sent(self, nbytes: int) -> None:
+        """A COORD_EVENT was produced; ``nbytes`` of the whole frame."""
+
+    def quota(self, resource: str) -> None:
+        """An action was refused because this resource (a key of the limits table) is used up."""
+
+    def handshake(self, outcome: str) -> None:
+        """A handshake ended."""
+
+    def frame_in(self, frame_type: int, nbytes: int) -> None:
+        """A whole frame arrived."""
+
+    def frame_out(self, frame_type: int, nbytes: int) -> None:
+        """A whole frame was handed to the transport."""
+
+    def batch(self, size: int, seconds: float) -> None:
+        """A batch of ``size`` transactions became durable after ``seconds``."""
+
+
+class NullObserver:
+    """Nobody watches."""
+
+    def command(self, kind: CommandKind, outcome: str) -> None:
+        """Ignored."""
+
+    def refused(self, code: ErrorCode) -> None:
+        """Ignored."""
+
+    def gap(self, reason: GapReason) -> None:
+        """Ignored."""
+
+    def credit_stall(self) -> None:
+        """Ignored."""
+
+    def snapshot_page(self, records: int, nbytes: int) -> None:
+        """Ignored."""
+
+    def event_sent(self, nbytes: int) -> None:
+        """Ignored."""
+
+    def quota(self, resource: str) -> None:
+        """Ignored."""
+
+    def handshake(self, outcome: str) -> None:
+        """Ignored."""
+
+    def frame_in(self, frame_type: int, nbytes: int) -> None:
+        """Ignored."""
+
+    def frame_out(self, frame_type: int, nbytes: int) -> None:
+        """Ignored."""
+
+    def batch(self, size: int, seconds: float) -> None:
+        """Ignored."""
+
+
+class EngineStats(NamedTuple):
+    """Gauges of one moment."""
+
+    connections: int
+    subscriptions: int
+    """Subscriptions that exist, paused ones too."""
+    queued_frames: int
+    """Events that wait in unsent queues, over all subscriptions (P3-46)."""
+    leases: int
+    pinned_bytes: int
+    """Bytes held by snapshot cuts (P3-44)."""
+    pending: int
+    """Admitted operations that are not durable yet (P3-47)."""
+    head_sequence: int
+    """EventCut of the newest transaction."""
+    durable_sequence: int
+    """EventCut of the newest durable batch: what subscribers and snapshots see."""
+    retained_from: int
+    """First event that SUBSCRIBE can still deliver."""
+    fenced: bool

@@ -1,0 +1,73 @@
+"""What is given up with age: the old end of the event log, and the bodies of old results (P5-10, P8-40..42)."""
+
+from __future__ import annotations
+
+import heapq
+
+from sidecar.coordinator.engine.commands import remains
+from sidecar.coordinator.engine.connection import Connection
+from sidecar.coordinator.engine.runtime import Runtime
+from sidecar.coordinator.engine.state import Operation
+from sidecar.coordinator.engine.subscription import Streams
+from sidecar.coordinator.engine.transact import Transactions
+from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
+from sidecar.coordinator.wire.records import Tombstoned
+
+
+class Retention:
+    """Keeps every promise of the advertised retention, and gives up no sooner than that."""
+
+    def __init__(self, runtime: Runtime, transactions: Transactions, streams: Streams) -> None:
+        self._runtime = runtime
+        self._transactions = transactions
+        self._streams = streams
+        self._due: list[tuple[float, bytes]] = []
+        """Wall second and operation id, soonest first."""
+        for _, entry in transactions.head.family(ObjectKind.OPERATION).entries.items():
+            assert isinstance(entry, Operation)
+            self.watch(entry)
+
+    def watch(self, operation: Operation) -> None:
+        """Remember when a completed operation may be pruned (P8-40)."""
+        if operation.tag is not OperationTag.PENDING:
+            heapq.heappush(self._due, (self._expires(operation), operation.id))
+
+    def _expires(self, operation: Operation) -> float:
+        """A lower retention never shortens what was promised when the operation completed (OPEN P7-l)."""
+        policy = self._runtime.policy
+        kept = max(operation.retention, policy.retention_seconds)
+        if operation.tag is OperationTag.TOMBSTONED:
+            kept += policy.tombstone_seconds
+        return operation.completed_at + kept
+
+    def next_due(self) -> float | None:
+        """Wall second at which something may be pruned, or ``None``."""
+        return self._due[0][0] if self._due else None
+
+    def prune(self) -> None:
+        """Prune what is due, a bounded number of operations (P8-41, P8-42)."""
+        now = self._runtime.now.wall
+        for _ in range(self._runtime.policy.prune_batch):
+            if not self._due or self._due[0][0] > now:
+                return
+            _, operation_id = heapq.heappop(self._due)
+            operation = self._transactions.head.operation(operation_id)
+            assert operation is not None
+            self._prune(operation, now)
+
+    def _prune(self, operation: Operation, now: float) -> None:
+        if operation.tag is not OperationTag.TOMBSTONED:
+            self._transactions.change_operation(operation, Tombstoned(operation.digest, operation.tag))
+            heapq.heappush(self._due, (now + self._runtime.policy.tombstone_seconds, operation.id))
+        elif remains(operation.created, self._transactions.head):
+            heapq.heappush(self._due, (now + self._runtime.policy.tombstone_seconds, operation.id))
+        else:
+            self._transactions.remove_operation(operation)
+
+    def bound_log(self, connections: list[Connection]) -> None:
+        """Shorten the event log to its bounds; who still waited for the lost part has a GAP(RETENTION)."""
+        log, policy = self._runtime.log, self._runtime.policy
+        first = log.excess(policy.event_bytes, policy.event_count)
+        if first > log.first:
+            self._streams.retained_from(first, connections)
+            log.drop_before(first)

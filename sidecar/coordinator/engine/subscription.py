@@ -1,0 +1,360 @@
+"""Subscriptions: cursors over the shared log with dual credit, exact-next deliveries and explicit gaps (P10).
+
+What waits for a subscription is a distance in the log, not a copy. It counts as its *unsent queue* (P3-36, P3-46) as
+long as it can not go out: the subscription is reserved, its credit does not cover what waits, or the transport pushes
+back. Events from before a SUBSCRIBE are history: they are read from the log at the pace of the credit and never queued
+(OPEN P10-c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from cext.credit import Credit, CreditOverflow, Quota
+from sidecar.coordinator.engine.connection import Connection
+from sidecar.coordinator.engine.log import LogEntry
+from sidecar.coordinator.engine.quota import Resource
+from sidecar.coordinator.engine.runtime import Runtime
+from sidecar.coordinator.engine.visibility import Visibility
+from sidecar.coordinator.wire.enums import GapReason
+from sidecar.coordinator.wire.errors import CursorInvalid, MalformedMessage, ProtocolViolation
+from sidecar.coordinator.wire.events import event_frame
+from sidecar.coordinator.wire.frames import CreditFrame, Gap, Subscribe, Subscribed
+from sidecar.coordinator.wire.ids import (
+    DeliveryCut,
+    DeliverySequence,
+    EventCut,
+    EventSequence,
+    SubscriptionId,
+    advance,
+    subscription_id,
+)
+
+_QUANTUM = 65_536
+"""Bytes that one subscription sends before the next of its connection has its turn."""
+_SCAN = 4_096
+"""Hidden events that one turn steps over."""
+
+
+class SubscriptionState(Enum):
+    """P10-01. REPLAYING needs EVENT_REPLAY, which this version does not offer."""
+
+    RESERVED_SNAPSHOT = "reserved_snapshot"
+    LIVE = "live"
+    PAUSED_GAP = "paused_gap"
+    CLOSED = "closed"
+
+
+class Subscription:
+    """One subscription of one connection; it ends with it (OPEN P10-d)."""
+
+    __slots__ = (
+        "behind",
+        "conn",
+        "credit",
+        "cursor",
+        "delivery",
+        "history_end",
+        "id",
+        "lag_bytes",
+        "lag_frames",
+        "last_event",
+        "queue",
+        "queued_bytes",
+        "queued_frames",
+        "stalled",
+        "state",
+        "visibility",
+    )
+
+    def __init__(
+        self,
+        id_: SubscriptionId,
+        conn: Connection,
+        state: SubscriptionState,
+        after: int,
+        history_end: int,
+        queue: Quota,
+        behind: int,
+    ) -> None:
+        self.id = id_
+        self.conn = conn
+        self.state = state
+        self.visibility: Visibility = conn.visibility
+        self.cursor = after
+        """Last event of the log that was delivered or stepped over."""
+        self.history_end = history_end
+        """Events up to here are history and count in no queue."""
+        self.delivery = DeliveryCut(0)
+        """DeliveryCut: the last delivery (P10-11)."""
+        self.last_event = EventCut(after)
+        """EventCut of the last delivered event, or of the start (OPEN P10-f)."""
+        self.credit = Credit(conn.selected.credit_count, conn.selected.credit_bytes)
+        self.lag_frames = 0
+        """Visible events behind ``history_end`` that were not sent."""
+        self.lag_bytes = 0
+        self.queue = queue
+        self.queued_frames = 0
+        """What of the lag is charged as unsent queue."""
+        self.queued_bytes = 0
+        self.stalled = False
+        """An event waits and the credit does not cover it."""
+        self.behind = behind
+        """The request whose reply a gap must not overtake: the one that names the subscription or makes it live."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether that reply was taken."""
+        return self.behind not in self.conn.requests
+
+    @property
+    def open(self) -> bool:
+        """Whether events are kept for it: LIVE or RESERVED_SNAPSHOT."""
+        return self.state in (SubscriptionState.LIVE, SubscriptionState.RESERVED_SNAPSHOT)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the log may hold an event for it."""
+        return self.lag_frames > 0 or self.cursor < self.history_end
+
+    def flowing(self) -> bool:
+        """Whether everything that waits can go out now, so that nothing of it is queued."""
+        return (
+            self.state is SubscriptionState.LIVE
+            and self.conn.writable
+            and self.cursor >= self.history_end
+            and self.credit.count >= self.lag_frames
+            and self.credit.nbytes >= self.lag_bytes
+        )
+
+    def drop(self, state: SubscriptionState) -> None:
+        """Pause or close: queue, credit and what they charge are gone (P10-17)."""
+        self.state = state
+        self.queue.release_all()
+        self.credit.clear()
+        self.lag_frames = self.lag_bytes = self.queued_frames = self.queued_bytes = 0
+        self.history_end = self.cursor
+
+
+class Streams:
+    """All subscriptions of an engine."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    # ---- life ----
+
+    def subscribe(self, conn: Connection, frame: Subscribe) -> None:
+        """SUBSCRIBE: LIVE at once, with its only initial credit (P10-02, P14-12)."""
+        after, log = frame.after_event_sequence, self._runtime.log
+        check_initial_credit(conn, frame.initial_credit_count, frame.initial_credit_bytes)
+        if after > log.head:
+            raise CursorInvalid("the cut lies in the future")
+        self._runtime.charge(conn.quota, [(Resource.SUBSCRIPTIONS, 1)])
+        sub = self._make(conn, SubscriptionState.LIVE, after, log.head, frame.request_id)
+        sub.credit.add(frame.initial_credit_count, frame.initial_credit_bytes)
+        answer = Subscribed(
+            request_id=frame.request_id, subscription_id=sub.id, next_delivery_sequence=DeliverySequence(1)
+        )
+        conn.reply(answer.encode(), frame.request_id)
+        if after + 1 < log.first:
+            self.gap(sub, GapReason.RETENTION)
+
+    def reserve(self, conn: Connection, base: int, replaced: Subscription | None, request_id: int) -> Subscription:
+        """A RESERVED_SNAPSHOT subscription at a cut; its slot is charged already, or taken over (P9-25, P9-26)."""
+        if replaced is not None:
+            self.close(replaced, keep_slot=True)
+        return self._make(conn, SubscriptionState.RESERVED_SNAPSHOT, base, base, request_id)
+
+    def _make(
+        self, conn: Connection, state: SubscriptionState, after: int, history_end: int, request_id: int
+    ) -> Subscription:
+        queue = self._runtime.quotas.queue(conn.quota)
+        sub = Subscription(self._runtime.fresh_id(subscription_id), conn, state, after, history_end, queue, request_id)
+        conn.subscriptions[sub.id] = sub
+        return sub
+
+    def go_live(self, sub: Subscription, count: int, nbytes: int, request_id: int) -> None:
+        """RESERVED_SNAPSHOT to LIVE with its only initial credit (P10-04)."""
+        sub.state = SubscriptionState.LIVE
+        sub.behind = request_id
+        sub.credit.add(count, nbytes)
+        self._settle(sub)
+
+    def close(self, sub: Subscription, *, keep_slot: bool = False) -> None:
+        """CLOSED; late CREDIT for it is still known as harmless (OPEN P10-b)."""
+        sub.drop(SubscriptionState.CLOSED)
+        del sub.conn.subscriptions[sub.id]
+        sub.conn.closed_subscriptions.append(sub.id)
+        if not keep_slot:
+            sub.conn.quota.release(Resource.SUBSCRIPTIONS)
+
+    def credit(self, conn: Connection, frame: CreditFrame) -> None:
+        """CREDIT (P10-08, P10-09); what crosses a gap or a close on the wire is no fault (OPEN P10-b)."""
+        sub = conn.subscriptions.get(frame.subscription_id)
+        if sub is None:
+            if frame.subscription_id in conn.closed_subscriptions:
+                return
+            raise ProtocolViolation("credit for a subscription that was never issued")
+        if sub.state is SubscriptionState.PAUSED_GAP:
+            return
+        if sub.state is not SubscriptionState.LIVE:
+            raise ProtocolViolation("credit is legal only while the subscription is live")
+        try:
+            sub.credit.add(frame.add_count, frame.add_bytes)
+        except CreditOverflow:
+            raise ProtocolViolation("credit above the selected maximum") from None
+        sub.stalled = False
+        self._settle(sub)
+        if sub.waiting:
+            conn.wake()
+
+    # ---- continuity ----
+
+    def gap(self, sub: Subscription, reason: GapReason) -> None:
+        """The one GAP of this loss of continuity, through reserved capacity (P10-17, P10-18)."""
+        frame = Gap(
+            subscription_id=sub.id,
+            last_contiguous_delivery=sub.delivery,
+            last_contiguous_event=sub.last_event,
+            observed_event=self._first_waiting(sub),
+            reason=reason,
+        ).encode()
+        sub.drop(SubscriptionState.PAUSED_GAP)
+        self._runtime.observer.gap(reason)
+        if sub.answered:
+            sub.conn.push_gap(frame)
+        else:
+            sub.conn.reply(frame, 0)
+
+    def _first_waiting(self, sub: Subscription) -> EventSequence | None:
+        """Sequence of the first event that was not delivered, if it is known (P10-20)."""
+        log = self._runtime.log
+        if not sub.waiting or sub.cursor + 1 < log.first:
+            return None
+        for sequence in range(sub.cursor + 1, min(log.head, sub.cursor + _SCAN) + 1):
+            if sub.visibility.sees_event(log[sequence].event):
+                return EventSequence(sequence)
+        return None
+
+    def end(self, conn: Connection, reason: GapReason) -> None:
+        """The authority or the grant is gone: one GAP for each open subscription, then all are closed (W8-09)."""
+        for sub in list(conn.subscriptions.values()):
+            if sub.open and sub.answered:
+                self.gap(sub, reason)
+            self.close(sub)
+
+    # ---- new and old events ----
+
+    def published(self, added: list[LogEntry], connections: list[Connection]) -> None:
+        """Events became durable: count them for every subscription that sees them (P9-25, P3-46)."""
+        shares: dict[Visibility, tuple[int, int]] = {}
+        for conn in connections:
+            for sub in _open(conn):
+                share = shares.get(sub.visibility)
+                if share is None:
+                    sizes = [entry.size for entry in added if sub.visibility.sees_event(entry.event)]
+                    share = shares[sub.visibility] = (len(sizes), sum(sizes))
+                if not sub.waiting:
+                    sub.cursor = added[0].event.sequence - 1
+                sub.lag_frames += share[0]
+                sub.lag_bytes += share[1]
+                self._settle(sub)
+                if sub.waiting and sub.state is SubscriptionState.LIVE and not sub.stalled:
+                    conn.wake()
+
+    def _settle(self, sub: Subscription) -> None:
+        """Charge what waits and can not go out, or give it back; a full queue is a gap (P3-36, P3-46, P3-48)."""
+        flowing = sub.flowing()
+        frames, nbytes = (0, 0) if flowing else (sub.lag_frames, sub.lag_bytes)
+        more, heavier = frames - sub.queued_frames, nbytes - sub.queued_bytes
+        if more > 0:
+            if not sub.queue.charge_many([(Resource.QUEUE_FRAMES, more), (Resource.QUEUE_BYTES, heavier)]):
+                self._runtime.observer.quota(Resource.QUEUE_FRAMES.label)
+                self.gap(sub, GapReason.QUEUE_OVERFLOW)
+                return
+        elif more < 0:
+            sub.queue.release(Resource.QUEUE_FRAMES, -more)
+            sub.queue.release(Resource.QUEUE_BYTES, -heavier)
+        sub.queued_frames, sub.queued_bytes = frames, nbytes
+
+    def retained_from(self, first: int, connections: list[Connection]) -> None:
+        """The log is about to lose everything before ``first``: whoever still waits for some of it has a gap."""
+        log = self._runtime.log
+        for conn in connections:
+            for sub in list(_open(conn)):
+                if sub.cursor + 1 >= first:
+                    continue
+                lost = range(sub.cursor + 1, first)
+                if sub.waiting and any(sub.visibility.sees_event(log[sequence].event) for sequence in lost):
+                    self.gap(sub, GapReason.RETENTION)
+                else:
+                    sub.cursor = first - 1
+
+    # ---- delivery ----
+
+    def deliver(self, conn: Connection, frames: list[bytes], room: int) -> None:
+        """Append events of the live subscriptions, each in its turn, up to about ``room`` bytes."""
+        subs = [sub for sub in conn.subscriptions.values() if sub.state is SubscriptionState.LIVE and sub.waiting]
+        if not subs:
+            return
+        conn.turn += 1
+        start = conn.turn % len(subs)
+        subs = subs[start:] + subs[:start]
+        unfinished = False
+        while subs and room > 0:
+            again = []
+            for sub in subs:
+                if room <= 0:
+                    break
+                sent = self._deliver_some(sub, frames, min(room, _QUANTUM))
+                room -= sent
+                if sent and sub.waiting:
+                    again.append(sub)
+                unfinished |= not sent and sub.waiting and not sub.stalled
+            subs = again
+        if unfinished:
+            conn.wake()
+
+    def _deliver_some(self, sub: Subscription, frames: list[bytes], room: int) -> int:
+        """One turn: send what credit allows, up to about ``room`` bytes; the bytes sent."""
+        log, selected, sent, scanned = self._runtime.log, sub.conn.selected, 0, 0
+        while sub.waiting and sent < room and scanned < _SCAN:
+            entry = log[sub.cursor + 1]
+            if not sub.visibility.sees_event(entry.event):
+                sub.cursor += 1
+                scanned += 1
+                continue
+            if len(entry.event.payload) > selected.typed_payload or entry.size - 4 > selected.frame:
+                # This peer negotiated less than the event needs; it is never split or skipped (OPEN P3-g).
+                self.gap(sub, GapReason.INTERNAL)
+                return sent
+            if not sub.credit.spend(entry.size):
+                if not sub.stalled:
+                    self._runtime.observer.credit_stall()
+                sub.stalled = True
+                break
+            sub.delivery = advance(sub.delivery)
+            frames.append(event_frame(sub.id, DeliverySequence(sub.delivery), entry.tail))
+            sub.cursor = entry.event.sequence
+            sub.last_event = EventCut(sub.cursor)
+            if sub.cursor > sub.history_end:
+                sub.lag_frames -= 1
+                sub.lag_bytes -= entry.size
+            sent += entry.size
+            self._runtime.observer.event_sent(entry.size)
+        self._settle(sub)
+        return sent
+
+
+def _open(conn: Connection) -> Iterator[Subscription]:
+    for sub in list(conn.subscriptions.values()):
+        if sub.open:
+            yield sub
+
+
+def check_initial_credit(conn: Connection, count: int, nbytes: int) -> None:
+    """Initial credit above the selected maxima is malformed, zero is legal (OPEN P9-g)."""
+    if count > conn.selected.credit_count or nbytes > conn.selected.credit_bytes:
+        raise MalformedMessage("initial credit above the selected maximum")

@@ -1,0 +1,299 @@
+"""Transactions: commands become durable operations, and nothing is answered before it is durable (P8).
+
+A transaction runs at once on the newest state, the *head*. Its rows, its events and its reply wait in a group; groups
+become durable in order, each in one store transaction. Every answer that depends on the head waits behind the last
+group, so that no reply ever tells of something that a crash could undo (P8-17).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from cext.digest import operation_digest
+from sidecar.coordinator.engine.commands import Change, Payload, check_allowed, record_of
+from sidecar.coordinator.engine.connection import Connection, error_frame
+from sidecar.coordinator.engine.quota import Resource
+from sidecar.coordinator.engine.runtime import Runtime
+from sidecar.coordinator.engine.state import Batch, Entry, Event, Operation, Record, State
+from sidecar.coordinator.wire.enums import CommandKind, EventKind, ObjectKind
+from sidecar.coordinator.wire.errors import (
+    CapabilityRequired,
+    FrameTooLargeError,
+    NotFound,
+    OperationConflict,
+    ProtocolError,
+    ResourceExhausted,
+    RevisionConflict,
+)
+from sidecar.coordinator.wire.frames import CoordCommand, CoordCommandResult, GetOperationResult, OperationResultFrame
+from sidecar.coordinator.wire.ids import EventSequence, KeyId, advance, event_id
+from sidecar.coordinator.wire.limits import SCHEMA
+from sidecar.coordinator.wire.payloads import OperationRecord, decode_command
+from sidecar.coordinator.wire.records import (
+    OperationResult,
+    Precondition,
+    Unknown,
+    decode_operation,
+    encode_operation,
+    succeeded,
+)
+
+
+class Group:
+    """Transactions that become durable together, and who is told then."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.taken = False
+        self.entries: dict[tuple[int, bytes], Entry] = {}
+        self.removed: list[bytes] = []
+        self.events: list[Event] = []
+        self.replies: list[tuple[Connection, bytes, int]] = []
+        self.principals: list[bytes] = []
+        """Key ids with an admitted operation that is not durable yet, once for each (P3-47)."""
+        self.transactions = 0
+        self.after: State | None = None
+        """The state once the group is durable."""
+
+
+class Decoded:
+    """A command frame with everything that its identity needs."""
+
+    def __init__(self, frame: CoordCommand, payload: Payload) -> None:
+        self.kind = CommandKind(frame.command_kind)
+        self.payload = payload
+        self.operation_id = frame.operation_id
+        preconditions = sorted(frame.preconditions or (), key=Precondition.key)
+        images = b"".join(precondition.encode() for precondition in preconditions)
+        # Request, guard and operation id are no part of it (P8-09); order in the frame does not matter (OPEN P8-c).
+        self.digest = operation_digest(self.kind, payload.body(), images, len(preconditions), frame.unknown())
+        self.preconditions = preconditions
+
+
+class Transactions:
+    """The head, the groups on their way to the store, and what runs against the head."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.head = runtime.durable
+        self.groups: deque[Group] = deque()
+        self._number = 0
+
+    # ---- commands ----
+
+    def command(self, conn: Connection, frame: CoordCommand) -> Operation | None:
+        """COORD_COMMAND behind its guard, grant and request checks, in the order of OPEN P8-b.
+
+        Returns the operation if it was admitted now, ``None`` if it was there already.
+        """
+        if len(frame.payload) > conn.selected.typed_payload:
+            raise FrameTooLargeError("the payload is larger than the selected typed payload")
+        stored = self.head.operation(frame.operation_id)
+        try:
+            decoded = Decoded(frame, decode_command(frame.command_kind, frame.payload))
+        except CapabilityRequired:
+            if stored is not None:
+                raise OperationConflict("the operation id is taken") from None
+            raise
+        try:
+            outcome, operation = self._decide(conn, decoded, stored)
+        except ProtocolError as error:
+            self._runtime.observer.command(decoded.kind, error.code.name.lower())
+            raise
+        self._runtime.observer.command(decoded.kind, outcome)
+        result = CoordCommandResult(request_id=frame.request_id, operation=decode_operation(operation.result))
+        self.answer(conn, result.encode(), frame.request_id)
+        return operation if stored is None else None
+
+    def _decide(self, conn: Connection, decoded: Decoded, stored: Operation | None) -> tuple[str, Operation]:
+        if stored is not None:
+            return "repeated", self._repeat(conn, decoded, stored)
+        run = check_allowed(decoded.kind, conn.capabilities, conn.grant.scopes)
+        for precondition in decoded.preconditions:
+            # An invisible object behaves as absent, and absent is revision 0 (OPEN P8-d).
+            seen = conn.visibility.find(self.head, precondition.object.kind, precondition.object.id)
+            if precondition.expected_revision != (0 if seen is None else seen.revision):
+                raise RevisionConflict("a precondition does not hold")
+        change = run(self.head, decoded.payload)
+        return "succeeded", self._admit(conn, decoded, change)
+
+    def _repeat(self, conn: Connection, decoded: Decoded, stored: Operation) -> Operation:
+        """A used operation id: the stored state for the same principal and digest, else a conflict (P8-14, P8-15)."""
+        if stored.principal != conn.grant.key_id or stored.digest != decoded.digest:
+            raise OperationConflict("the operation id is taken")
+        if not conn.visibility.sees_entry(stored):
+            raise NotFound("no such operation")
+        return stored
+
+    def _admit(self, conn: Connection, decoded: Decoded, change: Change) -> Operation:
+        """Admission and completion in one transaction, with one OPERATION_CHANGED (P8-13, OPEN P8-f, P8-g)."""
+        runtime, principal = self._runtime, KeyId(conn.grant.key_id)
+        last = EventSequence(_plus(self.head.last_sequence, len(change.puts) + 1))
+        operation = _operation(
+            Operation(
+                decoded.operation_id,
+                1,
+                b"",
+                principal,
+                decoded.digest,
+                decoded.kind,
+                b"",
+                int(runtime.now.wall),
+                runtime.policy.retention_seconds,
+                change.created,
+            ),
+            succeeded(last, change.result),
+        )
+        entries = [put.record for put in change.puts]
+        self._check_room([*entries, operation])
+        runtime.charge(runtime.quotas.principal(principal), [(Resource.PENDING_OPERATIONS, 1)])
+        group = self._open_group()
+        group.principals.append(principal)
+        for put in change.puts:
+            self._put(group, put.record, put.event)
+        self._put(group, operation, EventKind.OPERATION_CHANGED)
+        self._close_transaction(group)
+        return operation
+
+    def _check_room(self, entries: list[Record | Operation]) -> None:
+        """Refuse what could never be sent, and new work under storage pressure (OPEN P3-f, P5-11)."""
+        policy = self._runtime.policy
+        if any(len(entry.image) > policy.largest_image for entry in entries):
+            raise ResourceExhausted("the record would be larger than an event or a page can carry")
+        if self.head.nbytes + sum(len(entry.image) for entry in entries) > policy.storage_bytes:
+            self._runtime.observer.quota("storage_bytes")
+            raise ResourceExhausted("the store is full")
+
+    # ---- lookup ----
+
+    def lookup(self, conn: Connection, frame: GetOperationResult) -> None:
+        """GET_OPERATION_RESULT: absent and invisible look the same (P6-15, P6-18, OPEN P8-e)."""
+        if not conn.visibility.operations:
+            raise NotFound("no such operation")
+        stored = self.head.operation(frame.operation_id)
+        result: OperationResult = Unknown()
+        if stored is not None and conn.visibility.sees_entry(stored):
+            result = decode_operation(stored.result)
+        answer = OperationResultFrame(request_id=frame.request_id, operation=result)
+        self.answer(conn, answer.encode(), frame.request_id)
+
+    # ---- changes without a command ----
+
+    def change_operation(self, operation: Operation, result: OperationResult) -> None:
+        """A stored operation moves on by itself; its row and its event say so."""
+        changed = _operation(operation._replace(revision=advance(operation.revision)), result)
+        _plus(self.head.last_sequence, 1)
+        group = self._open_group()
+        self._put(group, changed, EventKind.OPERATION_CHANGED)
+        self._close_transaction(group)
+
+    def remove_operation(self, operation: Operation) -> None:
+        """A tombstone is forgotten (P8-42)."""
+        group = self._open_group()
+        group.entries.pop((operation.kind, operation.id), None)
+        group.removed.append(operation.id)
+        self.head = self.head.drop_operation(operation)
+        self._close_transaction(group)
+
+    # ---- groups ----
+
+    def _open_group(self) -> Group:
+        last = self.groups[-1] if self.groups else None
+        if last is None or last.taken or len(last.events) >= self._runtime.policy.batch_events:
+            self._number += 1
+            last = Group(self._number)
+            self.groups.append(last)
+        return last
+
+    def _put(self, group: Group, entry: Entry, kind: EventKind) -> None:
+        sequence = self.head.last_sequence + 1
+        principal = entry.principal if isinstance(entry, Operation) else b""
+        group.events.append(
+            Event(
+                sequence,
+                self._runtime.fresh_id(event_id),
+                kind,
+                entry.kind,
+                entry.id,
+                entry.revision,
+                SCHEMA,
+                entry.image,
+                principal,
+            )
+        )
+        group.entries[entry.kind, entry.id] = entry
+        self.head = self.head.put(entry).at(sequence)
+
+    def _close_transaction(self, group: Group) -> None:
+        group.transactions += 1
+        group.after = self.head
+
+    def answer(self, conn: Connection, frame: bytes, request_id: int) -> None:
+        """Reply once everything that the reply may tell of is durable (P8-17)."""
+        if self.groups:
+            self.groups[-1].replies.append((conn, frame, request_id))
+        else:
+            conn.reply(frame, request_id)
+
+    def refuse(self, conn: Connection, error: ProtocolError, request_id: int) -> None:
+        """End an open request with a scoped error, which may tell of the head like any other answer (P13-06)."""
+        self._runtime.observer.refused(error.code)
+        self.answer(conn, error_frame(error, request_id), request_id)
+
+    def take(self) -> Batch | None:
+        """The next group as a batch for the store; ``None`` when there is none."""
+        group = next((group for group in self.groups if not group.taken), None)
+        if group is None:
+            return None
+        assert group.after is not None
+        group.taken = True
+        authority = self._runtime.authority
+        entries = group.entries.values()
+        return Batch(
+            group.number,
+            authority.epoch,
+            authority.activation_sequence,
+            tuple(entry for entry in entries if isinstance(entry, Record)),
+            tuple(entry for entry in entries if isinstance(entry, Operation)),
+            tuple(group.removed),
+            tuple(group.events),
+            group.after.last_sequence,
+            self._runtime.log.first - 1,
+        )
+
+    def durable(self, number: int) -> Group:
+        """The oldest taken group is durable; ``ValueError`` for any other number."""
+        if not self.groups or self.groups[0].number != number or not self.groups[0].taken:
+            raise ValueError("batches become durable in their order")
+        self._settle(self.groups[0])
+        return self.groups.popleft()
+
+    def drop(self) -> None:
+        """Nothing of what waits will ever be durable for this engine (P12-17)."""
+        for group in self.groups:
+            self._settle(group)
+        self.groups.clear()
+
+    def _settle(self, group: Group) -> None:
+        """Its operations are not pending any more (P3-50)."""
+        quotas = self._runtime.quotas
+        for principal in group.principals:
+            quotas.principal(principal).release(Resource.PENDING_OPERATIONS)
+            quotas.forget_idle(principal)
+
+    @property
+    def pending(self) -> int:
+        """Transactions that are not durable yet."""
+        return sum(group.transactions for group in self.groups)
+
+
+def _operation(row: Operation, result: OperationResult) -> Operation:
+    """``row`` with a result and the SnapshotRecord image that tells of it."""
+    payload = OperationRecord(principal_key_id=KeyId(row.principal), result=result)
+    image = record_of(ObjectKind.OPERATION, row.id, row.revision, payload).image
+    return row._replace(image=image, result=encode_operation(result))
+
+
+def _plus(sequence: int, events: int) -> int:
+    """The event sequence after that many events; raises ``CounterWrap`` (P4-06)."""
+    return advance(sequence + events - 1)

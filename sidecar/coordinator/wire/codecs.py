@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from cext.tlv import BOOL, FIXED, LEAF, NONZERO, RAW, STR, Cursor, Fields, TlvError, Writer
 from sidecar.coordinator.wire.errors import LocalProtocolError, MalformedMessage
-from sidecar.coordinator.wire.limits import HARD
+from sidecar.coordinator.wire.limits import HARD, SCHEMA
 
 T = TypeVar("T")
 E = TypeVar("E", bound=IntEnum)
@@ -129,7 +129,8 @@ def member(width: int, values: type[E], *, only: frozenset[int] | None = None) -
     """Closed enum of ``width`` bytes; other values are malformed (P7-12, P7-27). ``only`` narrows the set."""
     read_raw, take_raw, write_raw = _READ_UINT[width], _TAKE_UINT[width], _WRITE_UINT[width]
     members = {int(value): value for value in values if only is None or value in only}
-    doc = f"u{8 * width} {values.__name__}"
+    narrowed = "" if only is None else f" {sorted(members)}"
+    doc = f"u{8 * width} {values.__name__}{narrowed}"
 
     def unknown(value: int) -> MalformedMessage:
         return MalformedMessage(f"{doc}: {value} is not allocated")
@@ -363,5 +364,7 @@ COUNTER: Codec[Any] = uint(8, lowest=1, doc="u64 ≠ 0")
 """Any checked counter; the field's annotation says which (P4-04)."""
 CUT: Codec[Any] = uint(8, doc="u64 cut")
 """EventCut or DeliveryCut; 0 = none yet (P4-05)."""
+SCHEMA_1: Codec[int] = uint(2, lowest=SCHEMA, highest=SCHEMA, doc=f"u16 = {SCHEMA}")
+"""The only schema of records, facts and events in this version (P7-24)."""
 SECONDS: Codec[int] = uint(8, doc="u64 s")
 """Unix seconds."""

@@ -84,12 +84,15 @@ class Body:
     TITLE: ClassVar[str] = ""
     """What errors and documentation call it."""
     FIELDS: ClassVar[tuple[Field[Any], ...]] = ()
+    STRICT: ClassVar[bool] = False
+    """Whether unknown and out-of-order fields are malformed, too (E-25)."""
     SCHEMA: ClassVar[Schema]
     _unfinished: ClassVar[tuple[Field[Any], ...]] = ()
 
     def __init_subclass__(cls, *, title: str = "", strict: bool = False) -> None:
         own = [value for value in vars(cls).values() if isinstance(value, Field)]
         cls.TITLE = title or cls.__name__
+        cls.STRICT = strict
         cls.FIELDS = (*cls.FIELDS, *own)
         cls._unfinished = tuple(item for item in cls.FIELDS if not item.codec.checked)
         cls.SCHEMA = Schema(

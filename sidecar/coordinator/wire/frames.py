@@ -11,6 +11,7 @@ from sidecar.coordinator.wire.codecs import (
     ID16,
     NONCE,
     REQUEST_ID,
+    SCHEMA_1,
     SECONDS,
     U16,
     U32,
@@ -57,7 +58,6 @@ from sidecar.coordinator.wire.limits import (
     MAX_CURSOR,
     MAX_NAME,
     PROFILE,
-    SCHEMA,
     SERVICE,
     WHOLE_AUTHORITY_SELECTOR,
     Limits,
@@ -373,7 +373,7 @@ class CoordEvent(Frame, type=FrameType.COORD_EVENT):
     event_kind: Field[EventKind] = field(5, member(2, EventKind))
     object: Field[ObjectRef] = field(6, nested(ObjectRef))
     object_revision: Field[ObjectRevision] = field(7, COUNTER)
-    schema: Field[int] = field(8, uint(2, lowest=SCHEMA, highest=SCHEMA, doc=f"u16 = {SCHEMA}"))
+    schema: Field[int] = field(8, SCHEMA_1)
     payload: Field[bytes] = field(9, TYPED_PAYLOAD)
 
     def fault(self) -> str | None:

@@ -47,7 +47,7 @@ EVENT_OVERHEAD = 116
 PAGE_OVERHEAD = 9 * 1_024
 """Room that a page needs beside its records: two cursors of 4 KiB and the fixed fields."""
 
-_SERVICE_GRAMMAR = re.compile(rb"[a-z0-9\-/.]{1,64}")
+_SERVICE_GRAMMAR = re.compile(rb"[a-z0-9\-/.]{1,%d}" % MAX_SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,4 +157,4 @@ def largest_event(typed_payload: int) -> int:
 def check_service(service: bytes) -> None:
     """Refuse a service name outside the profile's grammar (W1-04); raises ``LocalProtocolError``."""
     if _SERVICE_GRAMMAR.fullmatch(service) is None:
-        raise LocalProtocolError("a service is 1..64 bytes of a-z 0-9 - / .")
+        raise LocalProtocolError(f"a service is 1..{MAX_SERVICE} bytes of a-z 0-9 - / .")

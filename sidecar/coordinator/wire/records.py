@@ -16,6 +16,7 @@ from sidecar.coordinator.wire.codecs import (
     COUNTER,
     ID16,
     NONCE,
+    SCHEMA_1,
     SECONDS,
     U64,
     Codec,
@@ -49,7 +50,6 @@ from sidecar.coordinator.wire.limits import (
     MAX_PRECONDITIONS,
     PROFILE,
     RETENTION_FLOOR,
-    SCHEMA,
 )
 from sidecar.coordinator.wire.results import (
     OPERATION_RESULT,
@@ -213,7 +213,7 @@ class SnapshotRecord(Record):
     kind: Annotated[ObjectKind, member(2, ObjectKind)]
     id: Annotated[ObjectId, ID16]
     revision: Annotated[ObjectRevision, COUNTER]
-    schema_version: Annotated[int, uint(2, lowest=SCHEMA, highest=SCHEMA, doc=f"u16 = {SCHEMA}")]
+    schema_version: Annotated[int, SCHEMA_1]
     payload: Annotated[bytes, leaf(HARD.page_bytes)]
     _image: bytes | None = field(default=None, init=False, compare=False)
 
@@ -246,7 +246,7 @@ class ReplayEvent(Record):
     event_kind: Annotated[EventKind, member(2, EventKind)]
     object: Annotated[ObjectRef, nested(ObjectRef)]
     object_revision: Annotated[ObjectRevision, COUNTER]
-    schema: Annotated[int, uint(2, lowest=SCHEMA, highest=SCHEMA, doc=f"u16 = {SCHEMA}")]
+    schema: Annotated[int, SCHEMA_1]
     payload: Annotated[bytes, leaf(HARD.typed_payload)]
 
 

@@ -14,6 +14,7 @@ from sidecar.coordinator.wire.codecs import (
     COUNTER,
     I32,
     ID16,
+    SCHEMA_1,
     U16,
     U32,
     U64,
@@ -51,7 +52,7 @@ from sidecar.coordinator.wire.ids import (
     WorkSessionId,
 )
 from sidecar.coordinator.wire.images import Record, nested, record, union
-from sidecar.coordinator.wire.limits import HARD, MAX_GROUP_ID, MAX_HOST, MAX_RESOURCE_ID, SCHEMA
+from sidecar.coordinator.wire.limits import HARD, MAX_GROUP_ID, MAX_HOST, MAX_RESOURCE_ID
 
 
 def _host_fault(host: str) -> str | None:
@@ -194,7 +195,7 @@ class TerminalSourceFact(Record):
 
     source: Annotated[TerminalSourceRef, nested(TerminalSourceRef)]
     kind: Annotated[SourceFactKind, member(2, SourceFactKind)]
-    schema: Annotated[int, U16]
+    schema: Annotated[int, SCHEMA_1]
     payload: Annotated[bytes, leaf(HARD.typed_payload)]
 
     def content(self) -> FactPayload:
@@ -202,8 +203,6 @@ class TerminalSourceFact(Record):
         return FACT_PAYLOADS[self.kind].decode(self.payload)
 
     def fault(self) -> str | None:
-        if self.schema != SCHEMA:
-            return f"schema {self.schema} of a source fact is not known"
         try:
             self.content()
         except ProtocolError as error:
@@ -288,7 +287,7 @@ class EffectAttempt(Record):
     kind: Annotated[EffectKind, member(1, EffectKind)]
     target: Annotated[EffectTarget, EFFECT_TARGET]
     effect_digest: Annotated[bytes, BYTES32]
-    payload: Annotated[bytes, leaf(HARD.typed_payload + 64)]
+    payload: Annotated[bytes, leaf(SpawnPayload.CODEC.hi)]
     state: Annotated[EffectState, member(1, EffectState)]
 
     def content(self) -> EffectPayload:

@@ -33,9 +33,9 @@ from sidecar.coordinator.wire.errors import (
     ProtocolViolation,
 )
 from sidecar.coordinator.wire.events import COMPLETE_EVENT, event_fault
+from sidecar.coordinator.wire.fields import FRAMES as FRAMES
 from sidecar.coordinator.wire.fields import Field, field
-from sidecar.coordinator.wire.frame import FRAMES as FRAMES
-from sidecar.coordinator.wire.frame import Frame as Frame
+from sidecar.coordinator.wire.fields import Frame as Frame
 from sidecar.coordinator.wire.ids import (
     AuthorityEpoch,
     CoordinatorId,
@@ -78,6 +78,8 @@ from sidecar.coordinator.wire.records import (
     WorkloadGrant,
     WorkloadOffer,
 )
+from sidecar.coordinator.wire.table import FRAME_TABLE as FRAME_TABLE
+from sidecar.coordinator.wire.table import caps_for as caps_for
 
 CURSOR: Codec[bytes] = leaf(MAX_CURSOR)
 """Opaque page cursor (P3-30)."""

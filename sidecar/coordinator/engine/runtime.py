@@ -43,6 +43,10 @@ class Authority(Protocol):
         """Activation sequence."""
 
     @property
+    def incarnation_id(self) -> bytes:
+        """16 bytes, new at every start of the process."""
+
+    @property
     def guard(self) -> bytes:
         """The 64 bytes that every state-rooting request repeats (P4-10)."""
 

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pytest
+
 from cext.digest import SnapshotDigest, sha256
 from sidecar.base.clock import Now
 from sidecar.coordinator.authority.grants import Grant
 from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.engine.policy import Policy
-from sidecar.coordinator.engine.state import EMPTY_STATE, Batch, Event, Operation, Record, State
+from sidecar.coordinator.engine.quota import Resource
+from sidecar.coordinator.engine.state import Batch, Event, Operation, Record, State
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, GapReason, ObjectKind
 from sidecar.coordinator.wire.errors import ProtocolError
@@ -194,8 +197,6 @@ class World:
 
     def used(self) -> dict[str, int]:
         """Everything that is charged on the server."""
-        from sidecar.coordinator.engine.quota import Resource
-
         server = self.engine._runtime.quotas.server
         return {resource.label: server.used(resource) for resource in Resource if server.used(resource)}
 
@@ -257,14 +258,12 @@ class Client:
 
     def fatal(self, frame: fr.Frame, code: ErrorCode) -> ProtocolError:
         """Send a frame that ends the connection."""
-        try:
+        with pytest.raises(ProtocolError) as caught:
             self.send(frame)
-        except ProtocolError as error:
-            assert error.code is code, error
-            assert error.fatal
-            self.world.engine.detach(self.conn, self.world.now)
-            return error
-        raise AssertionError(f"{frame} was not refused")
+        assert caught.value.code is code
+        assert caught.value.fatal
+        self.world.engine.detach(self.conn, self.world.now)
+        return caught.value
 
     def detach(self) -> None:
         self.world.engine.detach(self.conn, self.world.now)

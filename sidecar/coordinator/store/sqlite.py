@@ -249,16 +249,18 @@ class SqliteStore:
             committing = True
             self._connection.execute("COMMIT")
         except BaseException as error:
-            self._failed = error
             with contextlib.suppress(apsw.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+            self._failed = error
             if isinstance(error, apsw.Error):
                 # Only COMMIT can fail after the bytes reached the disk.
-                raise commit_error(self._path, error, durable=None if committing else False) from error
-            if isinstance(error, OverflowError):
-                raise CounterExhausted(self._path, "a counter is exhausted; this authority cannot go on") from error
-            raise
+                self._failed = commit_error(self._path, error, durable=None if committing else False)
+            elif isinstance(error, OverflowError):
+                self._failed = CounterExhausted(self._path, "a counter is exhausted; this authority cannot go on")
+            if self._failed is error:
+                raise
+            raise self._failed from error
 
 
 def _nothing_to_check() -> None:

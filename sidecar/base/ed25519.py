@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from nacl import bindings
 from nacl.exceptions import CryptoError
 
-from sidecar.base.secret import Secret
+from sidecar.base.secret import Confined, Secret
 
 SEED_BYTES: Final = 32
 PUBLIC_KEY_BYTES: Final = 32
@@ -99,7 +99,7 @@ def _refuse_signature() -> NoReturn:
     raise InvalidSignature("the signature is not valid") from None
 
 
-class SigningKey:
+class SigningKey(Confined):
     """An Ed25519 private key; shows only its public half."""
 
     __slots__ = ("_expanded", "public_key")

@@ -8,7 +8,22 @@ from typing import NoReturn
 _SHOWN = "<secret>"
 
 
-class Secret:
+class Confined:
+    """A value that stays in its process and its owner's hands: it can be neither copied nor serialised."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} cannot be copied or serialised")
+
+    __copy__ = _refuse
+    __deepcopy__ = _refuse
+    __reduce__ = _refuse
+    __reduce_ex__ = _refuse
+    __getstate__ = _refuse
+
+
+class Secret(Confined):
     """Private bytes (a seed, a token) that can be used but not printed, copied, pickled or hashed.
 
     ``Secret(data)`` copies ``data``; ``Secret.adopt(buffer)`` takes a bytearray over without a copy, so that wiping
@@ -56,12 +71,3 @@ class Secret:
 
     def __format__(self, spec: str) -> str:
         return _SHOWN
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("a secret cannot be copied or serialised")
-
-    __copy__ = _refuse
-    __deepcopy__ = _refuse
-    __reduce__ = _refuse
-    __reduce_ex__ = _refuse
-    __getstate__ = _refuse

@@ -18,8 +18,9 @@ import click
 from sidecar.base.ed25519 import PUBLIC_KEY_BYTES, digest_text, fingerprint, parse_digest_text
 from sidecar.base.keysource import create_seed_file
 from sidecar.coordinator.authority import keyfile, registry
-from sidecar.coordinator.authority.grants import SCOPE_MASK, U64_MAX, KeyRecord
-from sidecar.coordinator.wire.enums import Scope
+from sidecar.coordinator.authority.grants import KeyRecord
+from sidecar.coordinator.wire.enums import KNOWN_SCOPES, Scope
+from sidecar.coordinator.wire.ids import U64_MAX
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -53,14 +54,14 @@ class ScopesType(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value).strip().upper().replace("-", "_")
         if text == "ALL":
-            return SCOPE_MASK
+            return KNOWN_SCOPES
         if text[:1].isdigit():
             try:
                 bits = int(text, 0)
             except ValueError:
                 bits = 0
-            if not 0 < bits <= SCOPE_MASK:
-                self.fail(f"the bits of a scope set are 1..{SCOPE_MASK}", param, ctx)
+            if not 0 < bits <= KNOWN_SCOPES:
+                self.fail(f"the bits of a scope set are 1..{KNOWN_SCOPES}", param, ctx)
             return bits
         bits = 0
         for name in text.split(","):

@@ -16,14 +16,14 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from sidecar.base.ed25519 import check_public_key, digest_text, fingerprint
-from sidecar.coordinator.wire.enums import Scope
+from sidecar.base.secret import Confined
+from sidecar.coordinator.wire.enums import KNOWN_SCOPES
 from sidecar.coordinator.wire.errors import LocalProtocolError
+from sidecar.coordinator.wire.ids import U64_MAX
 from sidecar.coordinator.wire.limits import SERVICE, check_service
 
 REGISTRY_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of the largest registry document."""
-SCOPE_MASK: Final = int(~Scope(0))
-U64_MAX: Final = 2**64 - 1
 
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _DOCUMENT: Final = frozenset({"version", "keys"})
@@ -62,7 +62,7 @@ class KeyRecord:
         except LocalProtocolError as error:
             raise ValueError(str(error)) from None
         own = service.encode() == SERVICE
-        if not 0 <= scopes <= U64_MAX or (own and scopes & ~SCOPE_MASK):
+        if not 0 <= scopes <= U64_MAX or (own and scopes & ~KNOWN_SCOPES):
             raise ValueError("the scopes have a bit that this service does not know")
         if not 0 <= expires_at <= U64_MAX or not 0 <= (revoked_at or 0) <= U64_MAX:
             raise ValueError("a time is unsigned Unix seconds")
@@ -74,7 +74,7 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Confined):
     """What one login earned: bound to its connection by the holder, to everything else by these fields (W6-04).
 
     ``scopes`` are bits, ``expires_at`` Unix seconds, ``generation`` the registry's. ``incarnation_id``, ``binding`` and
@@ -89,9 +89,6 @@ class Grant:
     incarnation_id: bytes = b""
     binding: bytes = b""
     authority_fingerprint: bytes = b""
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a grant belongs to one connection and is never serialised")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class Registry:
         record = self.lookup(key_id)
         if record is None or not record.live(now) or requested_expiry <= now:
             return None
-        scopes = requested_scopes & record.scopes & SCOPE_MASK
+        scopes = int(requested_scopes & record.scopes & KNOWN_SCOPES)
         if not scopes:
             return None
         return Grant(record.key_id, scopes, min(requested_expiry, record.expires_at), self.generation)

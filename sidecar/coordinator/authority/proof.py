@@ -14,18 +14,18 @@ from typing import Final
 from cext.digest import client_transcript, server_transcript, sha256, tls_context, uds_peer_binding
 from sidecar.base.ed25519 import InvalidKey, InvalidSignature, SigningKey, check_public_key, fingerprint, verify
 from sidecar.base.secret import Secret
-from sidecar.coordinator.authority.grants import SCOPE_MASK, Grant, KeyRecord, Registry
+from sidecar.coordinator.authority.grants import Grant, KeyRecord, Registry
 from sidecar.coordinator.wire.enums import ChannelBinding as BindingKind
-from sidecar.coordinator.wire.errors import AuthenticationFailed, MalformedMessage
+from sidecar.coordinator.wire.enums import Scope
+from sidecar.coordinator.wire.errors import AuthenticationFailed
 from sidecar.coordinator.wire.frames import CoordHello, CoordHelloOk, WorkloadChallenge, WorkloadResponse
+from sidecar.coordinator.wire.ids import Fingerprint, IncarnationId, KeyId
 from sidecar.coordinator.wire.limits import PROFILE, PROTOCOL, SERVICE
 from sidecar.coordinator.wire.records import WorkloadGrant
 
 NONCE_BYTES: Final = 32
 BINDING_BYTES: Final = 32
 SCOPE_BYTES: Final = 8
-SCOPE_BYTES_PROFILE: Final = 32_768
-"""Most scope bytes that the profile allows any service; this one narrows them to 8 (W3-05, P6-01)."""
 
 MAJOR, MINOR, _ = PROTOCOL
 
@@ -83,34 +83,19 @@ def check_nonce(nonce: bytes) -> None:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not all zero")
 
 
-def parse_scopes(image: bytes) -> int:
-    """The bits of a scope image: one big-endian u64 of known bits, else ``MalformedMessage`` (W3-05..07, P6-01..03)."""
-    if not 1 <= len(image) <= SCOPE_BYTES_PROFILE or len(image) != SCOPE_BYTES:
-        raise MalformedMessage(f"scope bytes are {SCOPE_BYTES} bytes")
-    scopes = int.from_bytes(image, "big")
-    if scopes & ~SCOPE_MASK:
-        raise MalformedMessage("scope bytes have an unknown bit")
-    return scopes
-
-
 def make_challenge(
     hello: CoordHello, key: SigningKey, incarnation: bytes, server_nonce: bytes, binding: ChannelBinding
 ) -> WorkloadChallenge:
     """Answer a HELLO whose version and offer were accepted, with the authority's proof (W4-01, W4-02, W7-01).
 
-    ``AuthenticationFailed`` for an offer that is not one: another profile, a zero nonce. ValueError for bad own inputs.
+    ``LocalProtocolError`` for a zero nonce or incarnation (W3-08).
     """
-    offer = hello.workload_offer
-    if not hmac.compare_digest(offer.profile, PROFILE) or not any(offer.client_nonce):
-        raise AuthenticationFailed()
-    check_nonce(server_nonce)
-    if not any(incarnation):
-        raise ValueError("an incarnation id is not all zero")
+    client_nonce = hello.workload_offer.client_nonce
     transcript = server_transcript(
         SERVICE,
         MAJOR,
         MINOR,
-        offer.client_nonce,
+        client_nonce,
         server_nonce,
         incarnation,
         binding.kind,
@@ -122,9 +107,9 @@ def make_challenge(
         service=SERVICE,
         negotiated_major=MAJOR,
         negotiated_minor=MINOR,
-        client_nonce=offer.client_nonce,
+        client_nonce=client_nonce,
         server_nonce=server_nonce,
-        server_incarnation=incarnation,
+        server_incarnation=IncarnationId(incarnation),
         channel_binding_kind=binding.kind,
         channel_binding=binding.value,
         authority_public_key=key.public_key,
@@ -139,22 +124,17 @@ def verify_challenge(
     derive_binding: Callable[[bytes], ChannelBinding],
     check_pin: Callable[[bytes], None],
 ) -> bytes:
-    """The client's checks in the order of W3-19, after the schema; returns the authority's fingerprint (32 bytes).
+    """The client's checks in the order of W3-19; returns the authority's fingerprint (32 bytes).
 
+    Profile, service, known binding kind, nonzero nonces and incarnation belong to the schema: ``decode`` refused them.
     ``derive_binding`` gives this side's own binding for the server's nonce (W5-07). ``check_pin`` gets the fingerprint
     and raises whatever the pins say of it (W2-09), before the proof is looked at. Everything else is
     :exc:`ProofRefused`; nothing may be sent after any of them.
     """
-    if challenge.profile != PROFILE:
-        raise ProofRefused("profile", "the server speaks another authentication profile")
-    if challenge.service != SERVICE:
-        raise ProofRefused("service", "the challenge is for another service")
     if (challenge.negotiated_major, challenge.negotiated_minor) != (MAJOR, MINOR):
         raise ProofRefused("version", "the challenge names another protocol version")
     if not hmac.compare_digest(challenge.client_nonce, client_nonce):
         raise ProofRefused("nonce", "the challenge does not echo this client's nonce")
-    if not any(challenge.server_incarnation):
-        raise ProofRefused("incarnation", "the server's incarnation is all zero")
     _check_binding(challenge, derive_binding)
     authority_key = challenge.authority_public_key
     try:
@@ -177,11 +157,13 @@ def make_response(
 
     ``scopes`` are bits, ``requested_expiry`` is Unix seconds.
     """
-    key_id = fingerprint(key.public_key)
-    image = scopes.to_bytes(SCOPE_BYTES, "big")
-    proof = key.sign(_client_transcript(challenge, key_id, requested_expiry, image))
+    key_id = KeyId(fingerprint(key.public_key))
+    proof = key.sign(_client_transcript(challenge, key_id, requested_expiry, scopes))
     return WorkloadResponse(
-        key_id=key_id, requested_scope_bytes=image, requested_expiry=requested_expiry, workload_proof=proof
+        key_id=key_id,
+        requested_scope_bytes=Scope(scopes),
+        requested_expiry=requested_expiry,
+        workload_proof=proof,
     )
 
 
@@ -196,11 +178,10 @@ def verify_response(
 ) -> Grant:
     """The server's checks of the one response to its retained ``challenge``: the grant it earns (W3-06, W4-05..09).
 
-    ``live_incarnation`` and ``live_binding`` are read anew from process and transport. ``registry`` is asked only after
-    the scope image was found legal. ``now`` is Unix seconds. Raises ``MalformedMessage`` for a scope image outside the
-    schema, and for everything else the same bare ``AuthenticationFailed``.
+    A response that exists was decoded, so its scope image is legal before any of this and before ``registry`` is asked
+    (W3-06, P6-02). ``live_incarnation`` and ``live_binding`` are read anew from process and transport. ``now`` is Unix
+    seconds. Every failure raises the same bare ``AuthenticationFailed``.
     """
-    scopes = parse_scopes(response.requested_scope_bytes)
     # Every check is made whatever the ones before it said, so that the time spent does not tell them apart.
     genuine = hmac.compare_digest(challenge.server_incarnation, live_incarnation)
     genuine &= live_binding.matches(challenge.channel_binding_kind, challenge.channel_binding)
@@ -208,7 +189,7 @@ def verify_response(
     record = snapshot.lookup(response.key_id)
     genuine &= record is not None
     genuine &= _proves((record or _DUMMY).public_key, challenge, response)
-    grant = snapshot.grant(response.key_id, scopes, response.requested_expiry, now)
+    grant = snapshot.grant(response.key_id, response.requested_scope_bytes, response.requested_expiry, now)
     if not genuine or grant is None:
         raise AuthenticationFailed()
     return replace(
@@ -222,10 +203,10 @@ def verify_response(
 def grant_record(grant: Grant) -> WorkloadGrant:
     """What HELLO_OK tells the client of its grant (W7-05); it buys nothing anywhere else (W6-04)."""
     return WorkloadGrant(
-        key_id=grant.key_id,
-        authority_fingerprint=grant.authority_fingerprint,
+        key_id=KeyId(grant.key_id),
+        authority_fingerprint=Fingerprint(grant.authority_fingerprint),
         expires_at=grant.expires_at,
-        scopes=grant.scopes,
+        scopes=Scope(grant.scopes),
     )
 
 
@@ -241,8 +222,7 @@ def check_grant(
         raise ProofRefused("grant", "the grant is for another key")
     if not hmac.compare_digest(grant.authority_fingerprint, fingerprint(challenge.authority_public_key)):
         raise ProofRefused("grant", "the grant is of another authority")
-    requested = int.from_bytes(response.requested_scope_bytes, "big")
-    if not grant.scopes or grant.scopes & ~requested:
+    if not grant.scopes or int(grant.scopes) & ~int(response.requested_scope_bytes):
         raise ProofRefused("grant", "the granted scopes are empty or wider than requested")
     if grant.expires_at > response.requested_expiry or grant.expires_at <= now:
         raise ProofRefused("grant", "the grant is expired or outlives the request")
@@ -250,7 +230,6 @@ def check_grant(
 
 def _check_binding(challenge: WorkloadChallenge, derive_binding: Callable[[bytes], ChannelBinding]) -> None:
     try:
-        check_nonce(challenge.server_nonce)
         own = derive_binding(challenge.server_nonce)
     except ValueError as error:
         raise ProofRefused("binding", f"no channel binding: {error}") from None
@@ -286,7 +265,7 @@ def _server_transcript(challenge: WorkloadChallenge) -> bytes:
     )
 
 
-def _client_transcript(challenge: WorkloadChallenge, key_id: bytes, requested_expiry: int, scope: bytes) -> bytes:
+def _client_transcript(challenge: WorkloadChallenge, key_id: bytes, requested_expiry: int, scopes: int) -> bytes:
     return client_transcript(
         challenge.service,
         challenge.negotiated_major,
@@ -300,5 +279,5 @@ def _client_transcript(challenge: WorkloadChallenge, key_id: bytes, requested_ex
         challenge.authority_proof,
         key_id,
         requested_expiry,
-        scope,
+        scopes.to_bytes(SCOPE_BYTES, "big"),
     )

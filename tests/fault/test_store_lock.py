@@ -39,7 +39,7 @@ def open_elsewhere(directory: Path) -> str:
 def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "store", entropy=os.urandom)
     assert open_elsewhere(tmp_path / "store") == "StoreLocked"
-    with pytest.raises(errors.StoreLocked, match="another process"):
+    with pytest.raises(errors.StoreLocked, match="runs on this store"):
         SqliteStore.open(tmp_path / "store", entropy=os.urandom)
     activate(store)  # the refused ones did no harm
     store.close()

@@ -185,16 +185,12 @@ class SqliteStore:
         with self._turn:
             if self._closed:
                 return
-            held = self.lock_held()
             self._closed = True
             try:
-                if held:
-                    # A failed checkpoint loses nothing: the log stays and the next opening reads it.
-                    with contextlib.suppress(apsw.Error):
-                        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                else:
-                    # The names may belong to another store by now: SQLite must not remove its log.
-                    self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                # A failed checkpoint loses nothing: the log stays and the next opening reads it. When the names belong
+                # to another store by now SQLite notices and leaves that store's log alone.
+                with contextlib.suppress(apsw.Error):
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 self._connection.close()
             finally:
                 self._lock.release()

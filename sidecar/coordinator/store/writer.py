@@ -79,8 +79,6 @@ class StoreWriter:
                 self._report(done, failure)
             for _, done in rest:
                 self._report(done, StoreStopped(self._store.path, "the writer has ended"))
-            if failure is not None:
-                return
 
     def _next_group(self) -> list[tuple[Batch, Done]]:
         with self._changed:

@@ -1,0 +1,90 @@
+"""The socket file of the endpoint: owner-only, never taken from a live server (P2-06, P12-21)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir
+
+BACKLOG: Final = 512
+MAX_PATH: Final = 107
+"""Bytes of the longest path that fits a Unix socket address."""
+
+
+class CannotBind(OSError):  # noqa: N818 - a state of the path, not a mishap
+    """The endpoint cannot be opened at this path; one line says why."""
+
+
+class SocketFile:
+    """A listening socket at `path`, mode 0600 in a directory of mode 0700.
+
+    A stale file (its server died) is replaced; one on which somebody listens, or that is no socket of this user, is
+    not. `close` removes the file again unless another server has taken its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._identity: tuple[int, int] | None = None
+
+    def open(self) -> socket.socket:
+        """Bind and listen. Raises CannotBind."""
+        if len(os.fsencode(self.path)) > MAX_PATH:
+            raise CannotBind(f"{self.path}: longer than the {MAX_PATH} bytes that a Unix socket path may have")
+        try:
+            ensure_private_dir(self.path.parent)
+            with DirLock(self.path.parent):
+                self._remove_stale()
+                return self._listen()
+        except UnsafeFile as error:
+            raise CannotBind(str(error)) from None
+
+    def close(self) -> None:
+        """Remove the file if it is still the one that `open` made."""
+        if self._identity is not None and self._identity == _identity(self.path):
+            self.path.unlink(missing_ok=True)
+        self._identity = None
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(os.fspath(self.path))
+            # Nobody can connect before listen(), so the mode is in place in time.
+            self.path.chmod(0o600)
+            self._identity = _identity(self.path)
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise CannotBind(f"{self.path}: {error.strerror}") from None
+        return listener
+
+    def _remove_stale(self) -> None:
+        try:
+            info = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.geteuid():
+            raise CannotBind(f"{self.path}: exists and is not a socket of this user; move it away")
+        if _somebody_listens(self.path):
+            raise CannotBind(f"{self.path}: another server listens here")
+        self.path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
+def _somebody_listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        # Anything but a refusal (also a full backlog) means that a process holds the other end.
+        return probe.connect_ex(os.fspath(path)) not in (errno.ECONNREFUSED, errno.ENOENT)

@@ -33,6 +33,7 @@ class PeerFault(ClientError):
     def __init__(self, code: ErrorCode, detail: str) -> None:
         super().__init__(f"the server broke the protocol ({code.name}): {detail}")
         self.code = code
+        self.detail = detail
 
 
 class VerificationFailed(ClientError):

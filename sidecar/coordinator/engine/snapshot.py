@@ -137,9 +137,12 @@ class Snapshots:
     def page(self, conn: Connection, order: PageOrder) -> list[Reply]:
         """Build an ordered page; behind the last one stands the END of the same request (P9-18..20)."""
         lease, request_id = order
-        if conn.leases.get(lease.id) is not lease or lease.cursor is None:
-            self._runtime.observer.refused(CursorInvalid.code)
-            return [Reply(error_frame(CursorInvalid("the lease expired"), request_id), request_id)]
+        try:
+            self._lease(conn, lease.id)
+        except CursorInvalid as error:
+            self._runtime.observer.refused(error.code)
+            return [Reply(error_frame(error, request_id), request_id)]
+        assert lease.cursor is not None, "NEXT was accepted for it"
         images = lease.fill(conn.selected.page_records, page_room(conn.selected.page_bytes, CURSOR_BYTES))
         cursor, index = lease.cursor, lease.page_count
         lease.outstanding = False

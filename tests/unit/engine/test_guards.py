@@ -12,7 +12,7 @@ from sidecar.coordinator.engine.state import State
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, GapReason
 from sidecar.coordinator.wire.errors import AuthorityFenced
-from sidecar.coordinator.wire.ids import U64_MAX
+from sidecar.coordinator.wire.ids import U64_MAX, DeliveryCut, EventCut, SubscriptionId
 from sidecar.coordinator.wire.records import AuthorityGuard
 from tests.unit.engine.harness import START, Client, FakeAuthority, World, id16, key
 
@@ -32,8 +32,8 @@ def guarded(client: Client, name: str, guard: AuthorityGuard) -> fr.Frame:
     return fr.OpenReplay(
         request_id=1,
         authority_guard=guard,
-        subscription_id=fr.SubscriptionId(id16(1)),
-        after_event_sequence=fr.EventCut(0),
+        subscription_id=SubscriptionId(id16(1)),
+        after_event_sequence=EventCut(0),
     )
 
 
@@ -51,9 +51,7 @@ def guarded(client: Client, name: str, guard: AuthorityGuard) -> fr.Frame:
 def test_each_part_of_the_guard_must_match(name: str, part: str, value: object) -> None:
     world = World()
     client = world.connect()
-    wrong = AuthorityGuard(
-        **{column: value if column == part else getattr(client.guard, column) for column, _ in AuthorityGuard.COLUMNS}
-    )
+    wrong: AuthorityGuard = replace(client.guard, **{part: value})  # type: ignore[arg-type]
     client.fatal(guarded(client, name, wrong), ErrorCode.STALE_AUTHORITY)
     assert world.engine.stats().head_sequence == 0
     assert world.used() == {}
@@ -212,7 +210,7 @@ def test_a_delivery_counter_at_its_end_fences() -> None:
     world = World()
     client = world.connect()
     subscription = client.live()
-    client.conn.subscriptions[subscription].delivery = fr.DeliveryCut(U64_MAX)
+    client.conn.subscriptions[subscription].delivery = DeliveryCut(U64_MAX)
     client.send(client.create(1))
     client.pull()
     assert world.engine.fenced is not None

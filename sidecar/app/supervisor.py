@@ -20,7 +20,7 @@ _BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 _STABLE_SECONDS = 30.0
 
 
-class ChildFailed(Exception):
+class ChildFailed(Exception):  # noqa: N818 - names what happened
     """A child ended or stayed silent before it was ready; the text names its log."""
 
 
@@ -33,8 +33,8 @@ def _die_with_parent() -> None:
 class Child:
     """One supervised program.
 
-    ``ready_line`` says that the program prints one JSON line on stdout when it serves; ``probe`` is asked instead where a
-    program has no such line. ``stop_seconds`` bounds the wait for a clean exit before SIGKILL.
+    ``ready_line`` says that the program prints one JSON line on stdout when it serves; ``probe`` is asked instead
+    where a program has no such line. ``stop_seconds`` bounds the wait for a clean exit before SIGKILL.
     """
 
     name: str

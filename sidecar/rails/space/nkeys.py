@@ -1,7 +1,7 @@
 """NATS nkeys: the text form of Ed25519 keys that nats-server and its clients exchange.
 
-An nkey is base32 (RFC 4648, no padding) over ``prefix bytes || 32 key bytes || CRC-16/XMODEM little-endian``. Public keys
-have a one-byte prefix that names the role; a seed has two bytes that hold the seed marker and the role.
+An nkey is base32 (RFC 4648, no padding) over ``prefix bytes || 32 key bytes || CRC-16/XMODEM little-endian``. Public
+keys have a one-byte prefix that names the role; a seed has two bytes that hold the seed marker and the role.
 """
 
 from __future__ import annotations

@@ -1,0 +1,171 @@
+"""``sidecar dev``: nats-server, witness and coordinator on loopback, in one directory, under one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sidecar.app.broker import Broker, prepare_broker
+from sidecar.app.layout import Layout, find_nats_server
+from sidecar.app.provision import Provisioned, provision
+from sidecar.app.supervisor import Child, ChildFailed, Supervisor
+from sidecar.base.safefile import DirLock, UnsafeFile, write_private
+from sidecar.ops.signals import on_stop
+
+SPACE = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class DevOptions:
+    """What the command line chose; ports 0 take free ones."""
+
+    directory: Path
+    nats_server: Path | None = None
+    nats_port: int = 0
+    certificate_seconds: int = 10
+
+
+@dataclass(slots=True)
+class Dev:
+    """The running set. ``ready`` is the ready line as a value and is refreshed when the coordinator was restarted."""
+
+    layout: Layout
+    provisioned: Provisioned
+    broker: Broker
+    serve: Child
+    ready: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to start, and the lock that keeps a second run out of the directory."""
+
+    layout: Layout
+    provisioned: Provisioned
+    options: DevOptions
+    lock: DirLock
+
+
+Body = Callable[[Dev], Awaitable[None]]
+
+
+def run_dev(options: DevOptions, *, body: Body | None = None, announce: bool = True) -> None:
+    """Runs everything until SIGTERM or SIGINT, or until ``body`` returns.
+
+    With ``announce`` exactly one JSON line goes to stdout when everything serves. Raises ChildFailed, UnsafeFile,
+    OSError; what was started is stopped in every case.
+    """
+    layout = Layout(options.directory.absolute())
+    layout.create()
+    with DirLock(layout.root, seconds=0) as lock:
+        provisioned = provision(layout, certificate_seconds=options.certificate_seconds)
+        asyncio.run(_run(_Plan(layout, provisioned, options, lock), body, announce))
+
+
+async def _run(plan: _Plan, body: Body | None, announce: bool) -> None:
+    stop = asyncio.Event()
+    undo = on_stop(asyncio.get_running_loop(), lambda _: stop.set())
+    supervisor = Supervisor(_notice)
+    try:
+        starting = asyncio.create_task(_start(plan, supervisor, announce))
+        if not await _unless(stop, starting):
+            return
+        dev = starting.result()
+        if body is None:
+            await stop.wait()
+            return
+        working = asyncio.ensure_future(body(dev))
+        if await _unless(stop, working):
+            working.result()
+    finally:
+        await supervisor.stop()
+        plan.layout.ready_file.unlink(missing_ok=True)
+        undo()
+
+
+async def _unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
+    """Waits for ``work``; False when a stop came first, after ``work`` was cancelled."""
+    waiting = asyncio.create_task(stop.wait())
+    await asyncio.wait({waiting, work}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if work.done():
+        return True
+    work.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    return False
+
+
+async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
+    layout, provisioned, options = plan.layout, plan.provisioned, plan.options
+    broker = prepare_broker(layout.nats, port=options.nats_port)
+    nats = Child(
+        "nats-server",
+        [str(find_nats_server(options.nats_server)), "--config", str(broker.config)],
+        layout.log / "nats-server.log",
+        ready_line=False,
+        probe=broker.answers,
+    )
+    sidecar = [sys.executable, "-m", "sidecar"]
+    witness = Child(
+        "witness",
+        [*sidecar, "witness", "serve", "--config", str(provisioned.witness_config)],
+        layout.log / "witness.log",
+    )
+    serve = Child(
+        "coordinator",
+        [*sidecar, "serve", "--config", str(provisioned.serve_config)],
+        layout.log / "serve.log",
+    )
+    await supervisor.start(nats)
+    await supervisor.start(witness)
+    dev = Dev(layout, provisioned, broker, serve, {})
+
+    def refresh(child: Child) -> None:
+        dev.ready = ready_line(dev, child.ready)
+        write_private(layout.ready_file, json.dumps(dev.ready).encode(), lock=plan.lock)
+
+    await supervisor.start(serve, refresh)
+    if announce:
+        sys.stdout.write(json.dumps(dev.ready) + "\n")
+        sys.stdout.flush()
+    return dev
+
+
+def ready_line(dev: Dev, serve: dict[str, Any]) -> dict[str, Any]:
+    """The ready line: where everything is and with which keys. It names key files and holds no secret."""
+    return {
+        "ready": True,
+        "pid": os.getpid(),
+        "coordinator": {
+            "socket": serve["socket"],
+            "coordinator_id": serve["coordinator_id"],
+            "authority_fingerprint": serve["authority_fingerprint"],
+            "witness_id": dev.provisioned.witness_id.hex(),
+            "witness_public_key": dev.provisioned.witness_public_key.hex(),
+            "pid": serve["pid"],
+            "epoch": serve["epoch"],
+            "incarnation_id": serve["incarnation_id"],
+        },
+        "workloads": dev.provisioned.workloads,
+        # The terminal owner is not there yet.
+        "owner": None,
+        "nats": {"url": dev.broker.url, "space": SPACE, "creds": {"admin": str(dev.broker.seed_file)}},
+        "metrics_url": serve["metrics_url"],
+        "health_url": serve["health_url"],
+    }
+
+
+def _notice(text: str) -> None:
+    sys.stderr.write(f"sidecar dev: {text}\n")
+    sys.stderr.flush()
+
+
+__all__ = ["ChildFailed", "Dev", "DevOptions", "UnsafeFile", "ready_line", "run_dev"]

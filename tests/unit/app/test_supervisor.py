@@ -1,0 +1,100 @@
+"""Children of ``sidecar dev``: readiness, restarts, order of stopping. Real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from sidecar.app.supervisor import Child, ChildFailed, Supervisor
+
+READY = "import json,os,signal;print(json.dumps({'pid':os.getpid()}),flush=True);signal.pause()"
+
+
+def child(tmp_path: Path, code: str, name: str = "child", **options: float) -> Child:
+    return Child(name, [sys.executable, "-c", code], tmp_path / f"{name}.log", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_the_ready_line_is_read(tmp_path: Path) -> None:
+    events: list[str] = []
+    supervisor = Supervisor(events.append)
+    program = child(tmp_path, READY)
+    ready = await supervisor.start(program)
+    assert program.process is not None
+    assert ready == {"pid": program.process.pid}
+    await supervisor.stop()
+    assert program.process.returncode == -signal.SIGTERM
+    assert events == []
+
+
+@pytest.mark.asyncio
+async def test_a_child_that_ends_early_is_told_with_its_log(tmp_path: Path) -> None:
+    program = child(tmp_path, "import sys;sys.stderr.write('why');sys.exit(3)")
+    with pytest.raises(ChildFailed, match=r"exit code 3.*child\.log"):
+        await program.start()
+    assert (tmp_path / "child.log").read_text() == "why"
+
+
+@pytest.mark.asyncio
+async def test_a_silent_child_is_stopped(tmp_path: Path) -> None:
+    program = child(tmp_path, "import signal;signal.pause()", ready_seconds=0.3)
+    with pytest.raises(ChildFailed, match="not ready"):
+        await program.start()
+    assert program.process is not None
+    assert program.process.returncode is not None
+
+
+@pytest.mark.asyncio
+async def test_a_killed_child_comes_back(tmp_path: Path) -> None:
+    events: list[str] = []
+    again = asyncio.Event()
+    pids: list[int] = []
+
+    def on_ready(program: Child) -> None:
+        pids.append(program.ready["pid"])
+        if len(pids) == 2:
+            again.set()
+
+    supervisor = Supervisor(events.append)
+    program = child(tmp_path, READY)
+    await supervisor.start(program, on_ready)
+    assert program.process is not None
+    program.process.kill()
+    async with asyncio.timeout(30):
+        await again.wait()
+    assert pids[0] != pids[1]
+    assert program.restarts == 1
+    assert "restarting" in events[0]
+    await supervisor.stop()
+
+
+@pytest.mark.asyncio
+async def test_children_stop_in_reverse_order_and_a_stubborn_one_is_killed(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    code = (
+        "import signal,sys,json\n"
+        "def stop(*_):\n"
+        f"    open({str(order)!r},'a').write('NAME ')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "print(json.dumps({}), flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    stubborn = (
+        "import signal,json\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(json.dumps({}), flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    supervisor = Supervisor(lambda text: None)
+    first = child(tmp_path, code.replace("NAME", "first"), "first")
+    second = child(tmp_path, code.replace("NAME", "second"), "second")
+    third = child(tmp_path, stubborn, "third", stop_seconds=0.3)
+    for program in (first, second, third):
+        await supervisor.start(program)
+    await supervisor.stop()
+    assert order.read_text() == "second first "
+    assert third.process is not None
+    assert third.process.returncode == -signal.SIGKILL

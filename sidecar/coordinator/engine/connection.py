@@ -157,10 +157,14 @@ class Connection:
         self._renewed = frame
         self.wake()
 
+    def refusal(self, error: ProtocolError) -> bytes:
+        """The COORD_ERROR of an error, counted."""
+        self._runtime.observer.refused(error.code)
+        return CoordErrorFrame.of(error).encode()
+
     def push_error(self, error: ProtocolError) -> None:
         """Queue a COORD_ERROR that ends no open request."""
-        self._runtime.observer.refused(error.code)
-        self.send_control(error_frame(error))
+        self.send_control(self.refusal(error))
 
     @property
     def congested(self) -> bool:
@@ -170,8 +174,7 @@ class Connection:
     def close(self, error: ProtocolError) -> None:
         """Say goodbye through the reserved lane; nothing else that is queued goes out (P13-05, W8-10)."""
         if self.closing is None:
-            self._runtime.observer.refused(error.code)
-            self.control.append(error_frame(error))
+            self.control.append(self.refusal(error))
             self.shut(error.code)
 
     def shut(self, code: ErrorCode) -> None:
@@ -240,9 +243,3 @@ class Connection:
             room -= len(item.frame)
             self._done(item.done)
         return room
-
-
-def error_frame(error: ProtocolError, request_id: int | None = None) -> bytes:
-    """The COORD_ERROR of an error (P13-01); an explicit ``request_id`` wins over its own."""
-    about = error.request_id if request_id is None else request_id
-    return CoordErrorFrame(request_id=about, code=error.code, message=error.message).encode()

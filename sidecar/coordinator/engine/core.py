@@ -187,14 +187,16 @@ class Engine:
             opened = True
             self._requests[type(frame)](conn, frame)
         except ProtocolError as error:
+            error.request_id = request_id
             if error.fatal:
-                error.request_id = request_id
                 raise
-            if opened:
-                self._transactions.refuse(conn, error, request_id)
-            else:
-                error.request_id = request_id
+            if not opened:
                 conn.push_error(error)
+            elif isinstance(frame, CoordCommand | GetOperationResult):
+                # It was decided on the head, so that it waits for the head like an answer.
+                self._transactions.answer(conn, conn.refusal(error), request_id)
+            else:
+                conn.reply(conn.refusal(error), request_id)
 
     def _may_act(self, conn: Connection, guard: bytes | None) -> bool:
         """Guard and grant, before anything is allocated, changed or looked up (P4-12, P4-13, P6-07)."""

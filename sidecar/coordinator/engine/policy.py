@@ -28,6 +28,8 @@ class Policy:
     """Bytes of all record images; above it new work is refused, old results stay readable (P5-11)."""
     batch_events: int = 256
     """Events after which a batch takes no further transaction; below the unsent queue of a subscription."""
+    batch_bytes: int = 1_048_576
+    """Payload bytes of events after which it takes none; far below the event log, or readers could not keep up."""
     prune_batch: int = 256
     """Operations that one tick prunes at most."""
 
@@ -35,7 +37,15 @@ class Policy:
         check_offer(self.limits)
         if min(self.retention_seconds, self.tombstone_seconds) < RETENTION_FLOOR:
             raise ValueError(f"results are kept for at least {RETENTION_FLOOR} seconds")
-        if min(self.event_bytes, self.event_count, self.storage_bytes, self.batch_events, self.prune_batch) < 1:
+        bounds = (
+            self.event_bytes,
+            self.event_count,
+            self.storage_bytes,
+            self.batch_events,
+            self.batch_bytes,
+            self.prune_batch,
+        )
+        if min(bounds) < 1:
             raise ValueError("a bound is at least 1")
 
     @property

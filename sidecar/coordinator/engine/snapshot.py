@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cext.digest import SnapshotDigest
-from sidecar.coordinator.engine.connection import Connection, PageOrder, Reply, error_frame
+from sidecar.coordinator.engine.connection import Connection, PageOrder, Reply
 from sidecar.coordinator.engine.pages import page_room, snapshot_page
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import CURSOR_BYTES, Runtime
@@ -140,8 +140,8 @@ class Snapshots:
         try:
             self._lease(conn, lease.id)
         except CursorInvalid as error:
-            self._runtime.observer.refused(error.code)
-            return [Reply(error_frame(error, request_id), request_id)]
+            error.request_id = request_id
+            return [Reply(conn.refusal(error), request_id)]
         assert lease.cursor is not None, "NEXT was accepted for it"
         images = lease.fill(conn.selected.page_records, page_room(conn.selected.page_bytes, CURSOR_BYTES))
         cursor, index = lease.cursor, lease.page_count

@@ -11,7 +11,7 @@ from collections import deque
 
 from cext.digest import operation_digest
 from sidecar.coordinator.engine.commands import Change, Payload, check_allowed, record_of
-from sidecar.coordinator.engine.connection import Connection, error_frame
+from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.state import Batch, Entry, Event, Operation, Record, State
@@ -52,6 +52,8 @@ class Group:
         self.principals: list[bytes] = []
         """Key ids with an admitted operation that is not durable yet, once for each (P3-47)."""
         self.transactions = 0
+        self.nbytes = 0
+        """Payload bytes of the events."""
         self.after: State | None = None
         """The state once the group is durable."""
 
@@ -199,7 +201,9 @@ class Transactions:
 
     def _open_group(self) -> Group:
         last = self.groups[-1] if self.groups else None
-        if last is None or last.taken or len(last.events) >= self._runtime.policy.batch_events:
+        policy = self._runtime.policy
+        full = last is not None and (len(last.events) >= policy.batch_events or last.nbytes >= policy.batch_bytes)
+        if last is None or last.taken or full:
             self._number += 1
             last = Group(self._number)
             self.groups.append(last)
@@ -221,6 +225,7 @@ class Transactions:
                 principal,
             )
         )
+        group.nbytes += len(entry.image)
         group.entries[entry.kind, entry.id] = entry
         self.head = self.head.put(entry).at(sequence)
 
@@ -234,11 +239,6 @@ class Transactions:
             self.groups[-1].replies.append((conn, frame, request_id))
         else:
             conn.reply(frame, request_id)
-
-    def refuse(self, conn: Connection, error: ProtocolError, request_id: int) -> None:
-        """End an open request with a scoped error, which may tell of the head like any other answer (P13-06)."""
-        self._runtime.observer.refused(error.code)
-        self.answer(conn, error_frame(error, request_id), request_id)
 
     def take(self) -> Batch | None:
         """The next group as a batch for the store; ``None`` when there is none."""

@@ -119,6 +119,16 @@ class Disk:
         self.events = [event for event in self.events if event.sequence > batch.pruned_through] + list(batch.events)
         self.last_sequence = batch.last_sequence
 
+    def hold(self, state: State) -> None:
+        """Keep what a test made by hand."""
+        for _, family in state.families.items():
+            for id_, entry in family.entries.items():
+                if isinstance(entry, Operation):
+                    self.operations[id_] = entry
+                else:
+                    self.records[entry.kind, id_] = entry
+        self.events, self.last_sequence = list(state.tail), state.last_sequence
+
     def state(self) -> State:
         return State.build(self.records.values(), self.operations.values(), self.events, self.last_sequence)
 
@@ -154,7 +164,10 @@ class World:
         self.authority = authority or FakeAuthority()
         self.observer = Recorder()
         self._ids = itertools.count(1)
-        recovered = state if state is not None else self.disk.state()
+        self.operations = itertools.count(1)
+        if state is not None:
+            self.disk.hold(state)
+        recovered = self.disk.state()
         self.engine = Engine(
             self.authority, recovered, policy=self.policy, entropy=self.entropy, observer=self.observer
         )
@@ -209,7 +222,6 @@ class Client:
         self.wakes = 0
         self.received: list[fr.Frame] = []
         self.requests = itertools.count(1)
-        self.operations = itertools.count(1)
         self.conn: Connection = world.engine.attach(self, grant, capabilities, selected, world.now)
 
     # ---- the sink ----
@@ -294,7 +306,7 @@ class Client:
         )
 
     def new_operation(self) -> bytes:
-        return self.conn.grant.key_id[:8] + next(self.operations).to_bytes(8, "big")
+        return self.conn.grant.key_id[:8] + next(self.world.operations).to_bytes(8, "big")
 
     def create(self, objective: int, document: bytes = b'{"t":1}', **options: Any) -> fr.CoordCommand:
         payload = CreateObjective(objective_id=ObjectiveId(id16(objective)), schema=1, document=document)

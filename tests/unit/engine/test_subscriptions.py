@@ -1,0 +1,399 @@
+"""Subscriptions: credit, exact deliveries, gaps (P10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.coordinator.engine.commands import record_of
+from sidecar.coordinator.engine.policy import Policy
+from sidecar.coordinator.engine.state import Event, State
+from sidecar.coordinator.engine.subscription import SubscriptionState
+from sidecar.coordinator.wire import frames as fr
+from sidecar.coordinator.wire import payloads as pl
+from sidecar.coordinator.wire.enums import ErrorCode, EventKind, GapReason, ObjectiveState, ObjectKind, Scope
+from sidecar.coordinator.wire.ids import SubscriptionId
+from sidecar.coordinator.wire.limits import HARD, Limits
+from tests.unit.engine.harness import Client, World, id16
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    return world.connect(1, scopes=Scope.WORK_READ)
+
+
+@pytest.fixture
+def maker(world: World) -> Client:
+    """Another principal, whose operations ``client`` does not see: one event of each command is visible."""
+    return world.connect(2)
+
+
+def make(maker: Client, count: int, first: int = 1, *, document: bytes = b"d") -> None:
+    """That many objectives, each its own command."""
+    for number in range(first, first + count):
+        maker.send(maker.create(number, document))
+        if number % 100 == 0:
+            maker.pull()
+    maker.pull()
+
+
+def size_of_event(client: Client) -> int:
+    """Bytes of the whole frame of the last event received."""
+    return len(client.events()[-1].encode())
+
+
+@pytest.mark.req("P10-02", "P10-03", "P10-05", "P14-12")
+def test_subscribe_is_live_and_its_credit_is_all_there_is(client: Client, maker: Client) -> None:
+    make(maker, 3)
+    frame = client.subscribe(0)
+    answer = client.one(frame, fr.Subscribed)
+    assert (answer.request_id, answer.next_delivery_sequence) == (frame.request_id, 1)
+    assert client.pull() == []
+    client.send(client.credit(answer.subscription_id, 2, 1_000))
+    assert [type(event) for event in client.pull()] == [fr.CoordEvent] * 2
+
+
+@pytest.mark.req("P10-06", "P10-07", "P14-12")
+def test_an_event_costs_one_count_and_its_whole_frame(world: World, client: Client, maker: Client) -> None:
+    make(maker, 1)
+    client.live(0)
+    size = size_of_event(client)
+    subscription = client.live(2, 0, 0)
+    make(maker, 4, 10)
+    client.received.clear()
+
+    def received_for(count: int, nbytes: int) -> int:
+        before = len(client.events())
+        client.ask(client.credit(subscription, count, nbytes))
+        return sum(event.subscription_id == subscription for event in client.events()[before:])
+
+    assert received_for(5, 0) == 0, "count without bytes"
+    assert received_for(0, size - 1) == 0, "one byte short"
+    assert received_for(0, 1) == 1, "exactly one"
+    assert received_for(0, size) == 1
+    assert received_for(0, 2 * size + size - 1) == 2
+    credit = client.conn.subscriptions[subscription].credit
+    assert (credit.count, credit.nbytes) == (1, size - 1)
+
+
+@pytest.mark.req("P10-07")
+def test_bytes_without_count_send_nothing(client: Client, maker: Client, world: World) -> None:
+    subscription = client.live(0, 0, 1 << 20)
+    make(maker, 3)
+    assert client.pull() == []
+    assert world.engine.stats().queued_frames == 3
+    assert world.observer.count("credit_stall") == 1
+    client.ask(client.credit(subscription, 1, 0))
+    assert len(client.events()) == 1
+    assert world.engine.stats().queued_frames == 2
+
+
+@pytest.mark.req("P10-11", "P10-13", "P10-14")
+def test_deliveries_are_exact_next_and_events_the_same_for_everybody(world: World, maker: Client) -> None:
+    early, late, owner = world.connect(1), world.connect(3), world.connect(2)
+    early.live(0)
+    make(maker, 10)
+    late.live(0)
+    owner.live(0)
+    for client in (early, late, owner):
+        client.pull()
+        assert [event.delivery_sequence for event in client.events()] == list(range(1, len(client.events()) + 1))
+        sequences = [event.event_sequence for event in client.events()]
+        assert sequences == sorted(set(sequences))
+    assert [event.event_id for event in early.events()] == [event.event_id for event in late.events()]
+    ids = [event.event_id for event in owner.events()]
+    assert len(set(ids)) == len(ids) == 20
+    assert bytes(16) not in ids
+    bodies = {event.event_id: event.body()[30:] for event in owner.events()}
+    assert all(bodies[event.event_id] == event.body()[30:] for event in early.events())
+
+
+@pytest.mark.req("P10-09", "P10-16")
+@pytest.mark.parametrize(("count", "nbytes"), [(HARD.credit_count - 4, 0), (0, HARD.credit_bytes - 99), (1 << 31, 0)])
+def test_credit_above_the_maximum_is_a_fault(client: Client, count: int, nbytes: int) -> None:
+    subscription = client.live(0, 5, 100)
+    client.fatal(client.credit(subscription, count, nbytes), ErrorCode.PROTOCOL_ERROR)
+
+
+@pytest.mark.req("P10-09", "P10-16", "P3-35")
+def test_credit_up_to_the_selected_maximum_is_legal(world: World, maker: Client) -> None:
+    selected = Limits(8_192, 4_096, 16, 1_024, 7, 5_000)
+    client = world.connect(1, selected=selected)
+    subscription = client.live(0, 0, 0)
+    client.ask(client.credit(subscription, 7, 5_000))
+    client.ask(client.credit(subscription, 0, 0))
+    client.fatal(client.credit(subscription, 1, 0), ErrorCode.PROTOCOL_ERROR)
+    assert world.used() == {"connections": 1}
+
+
+@pytest.mark.req("P10-08")
+def test_credit_for_an_id_that_was_never_issued_is_a_fault(client: Client) -> None:
+    client.fatal(client.credit(id16(5), 1, 1), ErrorCode.PROTOCOL_ERROR)
+
+
+@pytest.mark.req("P10-02")
+def test_initial_credit_above_the_maximum_is_malformed(world: World, client: Client) -> None:
+    client.fatal(client.subscribe(0, HARD.credit_count + 1, 0), ErrorCode.MALFORMED_MESSAGE)
+    other = world.connect(1)
+    other.fatal(other.subscribe(0, 0, HARD.credit_bytes + 1), ErrorCode.MALFORMED_MESSAGE)
+    assert world.used() == {}
+
+
+@pytest.mark.req("P10-13", "P10-02")
+def test_history_comes_under_credit_and_then_the_live_events(world: World, client: Client, maker: Client) -> None:
+    make(maker, 1_500)
+    subscription = client.live(400, 5, 10_000)
+    assert client.gaps() == [], "history is no unsent queue"
+    assert [event.event_sequence for event in client.events()] == [401, 403, 405, 407, 409]
+    make(maker, 3, 2_000)
+    while len(client.events()) < 1_303:
+        assert client.gaps() == []
+        client.ask(client.credit(subscription, 100, 100_000))
+    client.pull()
+    assert [event.event_sequence for event in client.events()] == list(range(401, 3_006, 2))
+    assert world.engine.stats().queued_frames == 0
+
+
+@pytest.mark.req("P10-02")
+def test_a_cut_in_the_future_is_refused(world: World, client: Client, maker: Client) -> None:
+    make(maker, 1)
+    client.refused(client.subscribe(3), ErrorCode.CURSOR_INVALID)
+    world.auto_commit = False
+    maker.send(maker.create(50))
+    client.refused(client.subscribe(3), ErrorCode.CURSOR_INVALID)
+    assert "subscriptions" not in world.used()
+
+
+@pytest.mark.req("P8-17", "P15-06")
+def test_no_event_of_what_is_not_durable(world: World, client: Client, maker: Client) -> None:
+    client.live(0)
+    world.auto_commit = False
+    maker.send(maker.create(1))
+    batch = world.engine.take_batch(world.now)
+    assert batch is not None
+    assert client.pull() == []
+    world.engine.batch_durable(batch, world.now)
+    assert len(client.pull()) == 1
+
+
+# ---- gaps ----
+
+
+@pytest.mark.req("P10-17", "P10-18", "P10-20", "P3-36", "P14-13", "P15-06", "P10-10")
+def test_a_full_queue_is_one_gap_and_then_silence(world: World, client: Client, maker: Client) -> None:
+    subscription = client.live(0, 3, 1_000)
+    make(maker, 3)
+    client.pull()
+    make(maker, 1_024, 100)
+    client.pull()
+    assert client.gaps() == []
+    assert world.engine.stats().queued_frames == 1_024
+    make(maker, 1, 5_000)
+    (gap,) = client.pull()
+    assert isinstance(gap, fr.Gap)
+    assert (gap.subscription_id, gap.reason) == (subscription, GapReason.QUEUE_OVERFLOW)
+    assert (gap.last_contiguous_delivery, gap.last_contiguous_event, gap.observed_event) == (3, 5, 7)
+    assert world.engine.stats().queued_frames == 0, "queued deltas are discarded"
+    # Credit that crosses the gap on the wire is ignored, and brings no event back.
+    client.ask(client.credit(subscription, 4_096, 1 << 23))
+    make(maker, 10, 6_000)
+    assert client.pull() == []
+    assert client.conn.subscriptions[SubscriptionId(subscription)].state is SubscriptionState.PAUSED_GAP
+
+
+@pytest.mark.req("P10-20", "P14-13")
+def test_a_gap_before_the_first_event_has_delivery_zero(client: Client, maker: Client) -> None:
+    make(maker, 2)
+    client.live(4, 0, 0)
+    make(maker, 1_025, 100)
+    (gap,) = client.pull()
+    assert isinstance(gap, fr.Gap)
+    assert (gap.last_contiguous_delivery, gap.last_contiguous_event, gap.observed_event) == (0, 4, 5)
+
+
+@pytest.mark.req("P3-36", "P10-17")
+def test_the_queue_is_bounded_by_bytes_too(client: Client, maker: Client) -> None:
+    client.live(0, 0, 0)
+    make(maker, 16, document=bytes(250_000))
+    assert client.pull() == []
+    make(maker, 1, 100, document=bytes(250_000))
+    assert [frame.reason for frame in client.pull() if isinstance(frame, fr.Gap)] == [GapReason.QUEUE_OVERFLOW]
+
+
+@pytest.mark.req("P10-17")
+def test_a_transport_that_pushes_back_fills_the_queue(world: World, client: Client, maker: Client) -> None:
+    client.live(0)
+    client.conn.writable = False
+    make(maker, 1_024)
+    assert client.pull() == []
+    assert world.engine.stats().queued_frames == 1_024
+    make(maker, 1, 5_000)
+    assert [type(frame) for frame in client.pull()] == [fr.Gap]
+
+
+@pytest.mark.req("P10-37", "P3-49")
+def test_a_subscription_that_flows_is_never_charged_and_never_loses(
+    world: World, client: Client, maker: Client
+) -> None:
+    subscription = client.live(0)
+    healthy = 0
+    for round_ in range(12):
+        make(maker, 200, 1 + 200 * round_)
+        healthy += 200
+        client.pull()
+        client.ask(client.credit(subscription, 200, 200 * size_of_event(client)))
+    assert [event.event_sequence for event in client.events()] == list(range(1, 4_801, 2))
+    assert client.gaps() == []
+    assert world.engine.stats().queued_frames == 0
+
+
+@pytest.mark.req("P10-17", "P10-20")
+def test_history_that_is_not_retained_is_a_gap_behind_the_answer(maker: Client, client: Client) -> None:
+    world = maker.world
+    make(maker, 5)
+    world.policy = Policy(event_count=4)
+    restarted = world.restart()
+    late = restarted.connect(1, scopes=Scope.WORK_READ)
+    for after, gap in ((0, True), (5, True), (6, False), (10, False)):
+        answers = late.ask(late.subscribe(after, 10, 10_000))
+        assert isinstance(answers[0], fr.Subscribed)
+        if gap:
+            (frame,) = answers[1:]
+            assert isinstance(frame, fr.Gap)
+            assert (frame.subscription_id, frame.reason) == (answers[0].subscription_id, GapReason.RETENTION)
+            assert (frame.last_contiguous_delivery, frame.last_contiguous_event) == (0, after)
+            assert frame.observed_event is None
+        else:
+            assert not any(isinstance(frame, fr.Gap) for frame in answers)
+
+
+@pytest.mark.req("P10-17", "P10-37", "P10-10")
+def test_an_event_that_leaves_the_log_unsent_is_a_gap_and_a_hidden_one_is_not() -> None:
+    world = World(policy=Policy(event_count=20))
+    client, maker = world.connect(1, scopes=Scope.WORK_READ), world.connect(2)
+    blind = world.connect(3, scopes=Scope.SIGNAL_ACK)
+    make(maker, 5)
+    slow = client.live(0, 2, 1_000)
+    blind.live(0, 0, 0)
+    make(maker, 10, 100)
+    client.pull()
+    (gap,) = client.gaps()
+    assert (gap.subscription_id, gap.reason) == (slow, GapReason.RETENTION)
+    assert (gap.last_contiguous_delivery, gap.last_contiguous_event, gap.observed_event) == (2, 3, 5)
+    assert blind.gaps() == []
+    assert world.engine.stats().retained_from == 11
+    # Who has read everything does not mind.
+    reader = world.connect(4, scopes=Scope.WORK_READ)
+    reader.live(30, 4_096, 1 << 20)
+    for number in range(200, 230):
+        make(maker, 1, number)
+        reader.pull()
+    assert (len(reader.events()), reader.gaps()) == (30, [])
+
+
+@pytest.mark.req("P10-17")
+def test_an_event_that_the_peer_can_not_take_is_an_internal_gap(world: World, maker: Client) -> None:
+    small = world.connect(1, scopes=Scope.WORK_READ, selected=Limits(8_192, 4_096, 16, 300, 64, 65_536))
+    subscription = small.live(0, 64, 60_000)
+    make(maker, 1)
+    make(maker, 1, 2, document=b"x" * 250)
+    make(maker, 1, 3, document=b"x" * 251)
+    make(maker, 1, 4, document=b"x" * 252)
+    small.pull()
+    assert len(small.events()) == 3
+    (gap,) = small.gaps()
+    assert (gap.subscription_id, gap.reason, gap.last_contiguous_delivery) == (subscription, GapReason.INTERNAL, 3)
+    assert (gap.last_contiguous_event, gap.observed_event) == (5, 7)
+
+
+@pytest.mark.req("P10-17")
+def test_a_gap_never_overtakes_the_answer_that_names_its_subscription(world: World, maker: Client) -> None:
+    client = world.connect(1)
+    world.auto_commit = False
+    client.send(client.subscribe(0))
+    client.send(client.open_snapshot(reserve=True))
+    for number in range(1, 600):
+        maker.send(maker.create(number))
+        if number % 100 == 0:
+            world.commit()
+            maker.pull()
+    world.commit()
+    make_more = world.connect(3)
+    for number in range(1_000, 1_600):
+        make_more.send(make_more.create(number))
+        if number % 100 == 0:
+            world.commit()
+            make_more.pull()
+    world.commit()
+    kinds = [type(frame) for frame in client.pull()]
+    assert kinds == [fr.Subscribed, fr.SnapshotBegin, fr.SnapshotEnd, fr.Gap, fr.Gap]
+
+
+@pytest.mark.req("P10-01", "P10-04")
+def test_the_states_of_a_subscription(world: World, client: Client, maker: Client) -> None:
+    direct = client.live(0, 0, 0)
+    snapshot = client.snapshot(reserve=True)
+    reserved = snapshot.begin.subscription_id
+    assert reserved is not None
+
+    def state(subscription: bytes) -> SubscriptionState:
+        return client.conn.subscriptions[SubscriptionId(subscription)].state
+
+    assert state(direct) is SubscriptionState.LIVE
+    assert state(reserved) is SubscriptionState.RESERVED_SNAPSHOT
+    client.ask(client.applied(snapshot.begin))
+    assert state(reserved) is SubscriptionState.LIVE
+    make(maker, 1_025)
+    client.pull()
+    assert state(direct) is state(reserved) is SubscriptionState.PAUSED_GAP
+    objects = list(client.conn.subscriptions.values())
+    client.detach()
+    assert {sub.state for sub in objects} == {SubscriptionState.CLOSED}
+
+
+@pytest.mark.req("P10-19", "P3-50")
+def test_a_disconnect_closes_its_subscriptions_and_their_queues(world: World, client: Client, maker: Client) -> None:
+    client.live(0, 0, 0)
+    client.live(0, 0, 0)
+    make(maker, 10)
+    assert world.engine.stats().queued_frames == 20
+    client.detach()
+    assert world.engine.stats().queued_frames == 0
+    again = world.connect(1)
+    again.fatal(again.credit(next(iter(client.conn.closed_subscriptions)), 1, 1), ErrorCode.PROTOCOL_ERROR)
+
+
+def test_two_live_subscriptions_take_turns(world: World, client: Client, maker: Client) -> None:
+    first, second = client.live(0, 4_096, 1 << 23), client.live(0, 4_096, 1 << 23)
+    make(maker, 200, document=bytes(5_000))
+    client.received.clear()
+    raw = client.conn.take(300_000, world.now)
+    owners = [fr.CoordEvent.decode(frame[5:]).subscription_id for frame in raw]
+    assert 290_000 < sum(map(len, raw)) < 310_000
+    assert abs(owners.count(SubscriptionId(first)) - owners.count(SubscriptionId(second))) <= 14
+
+
+def test_one_turn_steps_over_a_bounded_number_of_hidden_events() -> None:
+    """A long run of hidden history is read in several turns, and the connection asks for them itself."""
+    payload = pl.ObjectiveRecord(document_schema=1, document=b"d", state=ObjectiveState.ACTIVE)
+    record = record_of(ObjectKind.OBJECTIVE, id16(1), 1, payload)
+    hidden = [
+        Event(sequence, id16(sequence), EventKind.OBJECTIVE_CHANGED, 1, id16(1), 1, 1, record.image, b"")
+        for sequence in range(1, 10_001)
+    ]
+    world = World(state=State.build([record], [], hidden, 10_000))
+    client = world.connect(1, scopes=Scope.SIGNAL_ACK | Scope.WORK_COMMAND)
+    client.ask(client.subscribe(0, 10, 10_000))
+    client.wakes = 0
+    turns = 0
+    while client.wakes or turns == 0:
+        client.wakes = 0
+        assert client.conn.take(1 << 20, world.now) == []
+        turns += 1
+    assert turns <= 3
+    client.done(client.update(1))
+    assert [event.event_kind for event in client.events()] == [EventKind.OPERATION_CHANGED]

@@ -17,7 +17,7 @@ from sidecar.base.clock import Now
 from sidecar.base.ed25519 import SigningKey
 from sidecar.coordinator.authority.grants import Registry
 from sidecar.coordinator.authority.proof import ChannelBinding, grant_record, make_challenge, verify_response
-from sidecar.coordinator.engine.connection import Connection, error_frame
+from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.engine.observer import Observer
 from sidecar.coordinator.hello import read_hello, select_capabilities
@@ -354,7 +354,7 @@ class ServerSession:
         else:
             self._env.observer.handshake(outcome or error.code.name.lower())
             self._env.observer.refused(error.code)
-            self._output.append(error_frame(error))
+            self._output.append(fr.CoordErrorFrame.of(error).encode())
         self._release(now)
 
     def _release(self, now: Now) -> None:

@@ -97,8 +97,11 @@ class WitnessServer:
         max_connections: int,
         entropy: Callable[[int], bytes],
         log: Log,
+        uid: int | None = None,
     ) -> None:
+        """Only peers of the user ``uid`` may speak; by default the user that runs this."""
         self._service = service
+        self._uid = os.geteuid() if uid is None else uid
         self._request_seconds = request_seconds
         self._max_connections = max_connections
         self._entropy = entropy
@@ -129,7 +132,7 @@ class WitnessServer:
     def admit(self, peer: _Peer, sock: socket.socket) -> bool:
         """Whether a new connection may stay. At the limit the one that has kept silent longest makes room."""
         uid = peer_uid(sock)
-        if uid != os.geteuid():
+        if uid != self._uid:
             self._log.warning("witness_peer_refused", uid=uid)
             return False
         if len(self._peers) >= self._max_connections:

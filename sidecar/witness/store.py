@@ -169,10 +169,9 @@ class WitnessStore:
         """
         level = HighWater(self._level.witness_id, self._level.generation + 1, record)
         self._step("begin")
-        safefile.write_private(self._directory / HIGH_WATER_FILE, level.encode(), lock=self._lock)
-        self._step("high-water durable")
+        safefile.write_private(self._directory / HIGH_WATER_FILE, level.encode(), lock=self._lock, step=self._step)
         _apply(self._database, level, self._step)
-        self._step("durable")
+        self._step("committed")
         self._level = level
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sidecar.coordinator.client_trust import Admission, Standing
 from sidecar.coordinator.wire.enums import EventKind, GapReason
@@ -98,7 +98,7 @@ class WorkEvent:
     kind: EventKind
     object: ObjectRef
     revision: ObjectRevision
-    payload: bytes
+    payload: bytes = field(repr=False)  # documents stay out of logs
     record: SnapshotRecord | None
     nbytes: int
 

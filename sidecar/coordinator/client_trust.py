@@ -126,13 +126,13 @@ class Pins:
         Raises ``AuthorityChanged`` (nothing is remembered) or ``AuthorityConflict`` (the quarantine is remembered).
         """
         with self._transaction():
+            self.check_authority(fingerprint, None)  # another process may have pinned or quarantined meanwhile
             self.check_witness(fingerprint, witness_id, witness_key)
             pin = self._pins.get(fingerprint)
             if pin is None:
                 self._approved.discard(fingerprint)
                 self._pins[fingerprint] = Pin(fingerprint, coordinator_id, witness_id, witness_key, offered, offered)
                 return Admission.FIRST
-            self._check_quarantine(pin)
             if not hmac.compare_digest(pin.coordinator_id, coordinator_id):
                 raise AuthorityChanged(
                     "coordinator_id", f"pinned coordinator {pin.coordinator_id.hex()}, offered {coordinator_id.hex()}"

@@ -81,6 +81,9 @@ from sidecar.coordinator.wire.records import (
 from sidecar.coordinator.wire.table import FRAME_TABLE as FRAME_TABLE
 from sidecar.coordinator.wire.table import caps_for as caps_for
 
+LENGTH_BYTES = 4
+"""Width of ``length``, which counts type and body (P3-01)."""
+
 CURSOR: Codec[bytes] = leaf(MAX_CURSOR)
 """Opaque page cursor (P3-30)."""
 TYPED_PAYLOAD: Codec[bytes] = leaf(HARD.typed_payload)
@@ -419,6 +422,19 @@ def decode_frame(frame_type: int, data: bytes | bytearray | memoryview, selected
     if selected is not None:
         _check_selected(frame, selected)
     return frame
+
+
+def decode_message(message: bytes, selected: Limits | None = None) -> Frame:
+    """The frame that fills ``message`` exactly: for transports that keep message boundaries (P3-11).
+
+    Raises ``FrameTooLargeError`` for a length outside 1..1 MiB and ``MalformedMessage`` when it is not the real one.
+    """
+    length = int.from_bytes(message[:LENGTH_BYTES], "big")
+    if not 1 <= length <= HARD.frame:
+        raise FrameTooLargeError(f"a frame of length {length}")
+    if len(message) != LENGTH_BYTES + length:
+        raise MalformedMessage("declared and real length differ")
+    return decode_frame(message[LENGTH_BYTES], memoryview(message)[LENGTH_BYTES + 1 :], selected)
 
 
 def _check_selected(frame: Frame, selected: Limits) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sidecar.coordinator.wire.limits import FRAME_SLACK, HARD, RETENTION_FLOOR, Limits
-from sidecar.ops.config import Address, Key, LogSection, choice, hex_bytes, integer, loopback, path
+from sidecar.ops.config import DEFAULT_LOG, Address, Key, LogSection, choice, hex_bytes, integer, loopback, path
 
 FREE_PORT = Address("127.0.0.1", 0)
 _YEARS_100 = 100 * 366 * 86_400
@@ -84,6 +84,13 @@ class WitnessSection:
     timeout_milliseconds: Annotated[
         int, Key(integer(10, 30_000), "How long one call to the witness may take before it counts as failed.")
     ] = 5_000
+    wait_seconds: Annotated[
+        int,
+        Key(
+            integer(0, 3600),
+            "How long a start waits while the lease of a predecessor that did not stop cleanly runs out.",
+        ),
+    ] = 75
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,4 +143,4 @@ class ServeConfig:
     witness: WitnessSection
     limits: LimitsSection = LimitsSection()
     metrics: MetricsSection = MetricsSection()
-    log: LogSection = LogSection()
+    log: LogSection = DEFAULT_LOG

@@ -105,6 +105,8 @@ class HandshakeEnv:
     entropy: Callable[[int], bytes]
     retention_seconds: int
     observer: Observer
+    crashed: Callable[[Exception], None]
+    """Told of what should not happen; the connection that met it is closed as INTERNAL, the others go on."""
 
 
 @dataclass(slots=True)
@@ -207,6 +209,9 @@ class ServerSession:
                 self._fail(self._refusal(error.frame_type), now)
             except ProtocolError as error:
                 self._fail(error, now)
+            except Exception as error:
+                self._env.crashed(error)
+                self._fail(InternalError(), now)
         self._more = True
 
     def set_writable(self, writable: bool) -> None:

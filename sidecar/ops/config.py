@@ -129,6 +129,10 @@ class LogSection:
     ] = None
 
 
+DEFAULT_LOG = LogSection()
+"""The log section when a file has none."""
+
+
 # ---- reading ----
 
 

@@ -54,6 +54,7 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._continue_due = False
         self._reading = True
         self._stopped = False
+        self._finishing = False
 
     @property
     def authenticated(self) -> bool:
@@ -128,10 +129,11 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._stopped = True
         self._update_reading()
 
-    def flush(self) -> bool:
-        """Write what is there now; True while output is still on its way to the peer."""
-        self._flush()
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+    def finish(self) -> None:
+        """Write what there is and then close."""
+        self._finishing = True
+        self.stop_input()
+        self._schedule_flush()
 
     def close(self) -> None:
         """Close after what was written; cut it off when the peer does not read it."""
@@ -209,9 +211,9 @@ class UnixConnection(asyncio.BufferedProtocol):
             transport.writelines(frames)
             if sum(map(len, frames)) >= OUTPUT_PER_TURN:
                 self._schedule_flush()
-        elif session.closing:
+        elif session.closing or self._finishing:
             self.close()
             return
-        if session.closing:
+        if session.closing or self._finishing:
             self._update_reading()
             self._schedule_flush()

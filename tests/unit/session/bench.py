@@ -63,6 +63,7 @@ class House:
     limits: Limits = HARD
     registry: Registry = field(default_factory=Registry)
     lookups: int = 0
+    crashes: list[Exception] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         until = int(self.world.now.wall) + YEAR
@@ -77,6 +78,7 @@ class House:
             entropy=self.world.entropy,
             retention_seconds=2_592_000,
             observer=self.world.observer,
+            crashed=self.crashes.append,
         )
 
     def _registry(self) -> Registry:

@@ -256,3 +256,20 @@ def test_frames_are_observed_by_type_and_size_in_both_directions() -> None:
     observer = wire.house.world.observer
     assert observer.count("frame_in", FrameType.COORD_PING, 16) == 1
     assert observer.count("frame_out", FrameType.COORD_PONG, 16) == 1
+
+
+def test_what_should_not_happen_closes_the_one_connection_that_met_it() -> None:
+    house = House()
+    first, second = house.login(), house.login()
+
+    def broken(*_: object) -> None:
+        raise KeyError("canary")
+
+    house.world.engine._requests[fr.Subscribe] = broken
+    first.send(legal_frame(first, FrameType.SUBSCRIBE))
+    code, message = first.refusal()
+    assert code == ErrorCode.INTERNAL
+    assert "canary" not in message
+    assert [type(error) for error in house.crashes] == [KeyError]
+    second.send(fr.CoordPing(nonce=1))
+    assert second.take(fr.CoordPong).nonce == 1

@@ -1,0 +1,224 @@
+"""`sidecar serve`: from a configuration to a running coordinator, and back.
+
+The order is that of an activation (P12-20): material, store, witness, durable install, recovery; only then is anything
+bound. Every failure on the way is one line, an exit code, and no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import uvloop
+
+from sidecar.app.config import ServeConfig
+from sidecar.base.clock import system_now
+from sidecar.base.ed25519 import InvalidKey, SigningKey, digest_text, fingerprint
+from sidecar.base.keysource import load_seed_file
+from sidecar.base.safefile import UnsafeFile
+from sidecar.base.witnessing import WitnessError
+from sidecar.coordinator.authority.activation import Activation, ActivationRefused, activate
+from sidecar.coordinator.authority.certificate import CertificateInvalid, WitnessPin
+from sidecar.coordinator.authority.keyfile import load_authority_key
+from sidecar.coordinator.authority.registry import RegistryMalformed, RegistryWatcher
+from sidecar.coordinator.authority.renewal import Renewer
+from sidecar.coordinator.engine.core import Engine
+from sidecar.coordinator.engine.policy import Policy
+from sidecar.coordinator.server import CoordinatorServer, Parts
+from sidecar.coordinator.session import HandshakeEnv
+from sidecar.coordinator.store.errors import StoreError
+from sidecar.coordinator.store.sqlite import SqliteStore
+from sidecar.coordinator.transport.socketfile import SocketFile
+from sidecar.coordinator.wire.enums import FrameType
+from sidecar.coordinator.wire.errors import MalformedMessage
+from sidecar.coordinator.wire.ids import CounterWrap
+from sidecar.ops.exitcodes import ExitCode
+from sidecar.ops.health import HealthServer
+from sidecar.ops.logging import Log, open_log
+from sidecar.ops.metrics import Metrics
+from sidecar.ops.signals import on_stop
+from sidecar.witness.client import WitnessClient
+
+CAPABILITIES = 0
+"""Capability bits that this server supports (P5-12)."""
+_SPARE_DESCRIPTORS = 128
+
+
+class CannotServe(Exception):  # noqa: N818 - the outcome, as a caller reads it
+    """The coordinator did not start, or lost its authority; `exit_code` is what the process ends with."""
+
+    def __init__(self, exit_code: ExitCode, problem: object) -> None:
+        super().__init__(str(problem))
+        self.exit_code = exit_code
+
+
+def serve(config: ServeConfig) -> None:
+    """Run the coordinator until SIGTERM or SIGINT; prints one JSON line on stdout once clients can connect.
+
+    Returns after a clean stop. Raises CannotServe for everything else.
+    """
+    try:
+        log = open_log(config.log.level, config.log.format, config.log.file)
+    except OSError as error:
+        raise CannotServe(ExitCode.CONFIG, f"{config.log.file}: {error.strerror}") from None
+    with contextlib.closing(log):
+        try:
+            _serve(config, log)
+        except CannotServe as error:
+            log.error("stopped", exit_code=int(error.exit_code), problem=str(error))
+            raise
+        log.info("stopped", exit_code=int(ExitCode.OK))
+
+
+def _serve(config: ServeConfig, log: Log) -> None:
+    with _refusing(ExitCode.CONFIG, UnsafeFile, RegistryMalformed, InvalidKey, MalformedMessage, ValueError, OSError):
+        key = load_authority_key(config.coordinator.state_dir)
+        watcher = RegistryWatcher(config.coordinator.state_dir)
+        pin = WitnessPin(config.witness.witness_id, config.witness.public_key)
+        client_key = load_seed_file(config.witness.client_key_file)
+        policy = Policy(limits=config.limits.limits(), retention_seconds=config.coordinator.result_retention_seconds)
+    witness = WitnessClient(
+        config.witness.socket, client_key, pin.witness_id, timeout=config.witness.timeout_milliseconds / 1000
+    )
+    _raise_descriptor_limit(config.coordinator.max_sockets + _SPARE_DESCRIPTORS, log)
+    with _refusing(ExitCode.STORE, StoreError):
+        store = SqliteStore.open(config.coordinator.store_dir, entropy=os.urandom)
+    with contextlib.closing(store):
+        log.info("activating", witness=config.witness.socket, coordinator_id=store.coordinator_id.hex())
+        with (
+            _refusing(ExitCode.STORE, StoreError, CounterWrap),
+            _refusing(ExitCode.UNAVAILABLE, WitnessError, ActivationRefused, CertificateInvalid),
+        ):
+            activation = activate(
+                store, witness, entropy=os.urandom, clock=system_now, pin=pin, wait=config.witness.wait_seconds
+            )
+        server, metrics = _assemble(config, log, key, watcher, pin, witness, store, activation, policy)
+        health = HealthServer(
+            config.metrics.listen.host,
+            config.metrics.listen.port,
+            metrics.registry,
+            healthy=server.unhealthy,
+            ready=server.unready,
+        )
+
+        def bind() -> socket.socket:
+            health.start()
+            try:
+                return server.listen()
+            except BaseException:
+                health.stop()
+                raise
+
+        with (
+            _refusing(ExitCode.CANNOT_BIND, OSError),
+            _refusing(ExitCode.UNAVAILABLE, ActivationRefused),
+        ):
+            listener = activation.bind(bind)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                fenced = runner.run(_run(config, server, listener, lambda: _announce(config, key, activation, health)))
+        finally:
+            health.stop()
+    if fenced is not None:
+        raise CannotServe(ExitCode.FENCED, f"the authority was lost: {fenced}; start again to activate anew")
+
+
+def _assemble(
+    config: ServeConfig,
+    log: Log,
+    key: SigningKey,
+    watcher: RegistryWatcher,
+    pin: WitnessPin,
+    witness: WitnessClient,
+    store: SqliteStore,
+    activation: Activation,
+    policy: Policy,
+) -> tuple[CoordinatorServer, Metrics]:
+    metrics = Metrics(_frame_name)
+    with _refusing(ExitCode.STORE, StoreError):
+        state = activation.recover(store.load)
+    engine = Engine(activation.authority, state, policy=policy, entropy=os.urandom, observer=metrics)
+    env = HandshakeEnv(
+        engine=engine,
+        key=key,
+        registry=lambda: watcher.current,
+        limits=policy.limits,
+        capabilities=CAPABILITIES,
+        entropy=os.urandom,
+        retention_seconds=policy.retention_seconds,
+        observer=metrics,
+        crashed=lambda error: server.crashed(error),
+    )
+    server = CoordinatorServer(
+        Parts(
+            engine=engine,
+            store=store,
+            activation=activation,
+            renewer=Renewer(activation.authority, pin),
+            witness=witness,
+            watcher=watcher,
+            env=env,
+            socket_file=SocketFile(config.coordinator.socket),
+            metrics=metrics,
+            log=log,
+            clock=system_now,
+            max_sockets=config.coordinator.max_sockets,
+            max_unauthenticated=config.coordinator.max_unauthenticated,
+        )
+    )
+    return server, metrics
+
+
+async def _run(
+    config: ServeConfig, server: CoordinatorServer, listener: socket.socket, announce: Callable[[], None]
+) -> str | None:
+    stop = asyncio.Event()
+    undo = on_stop(asyncio.get_running_loop(), lambda _number: stop.set())
+    try:
+        return await server.serve(listener, announce, stop)
+    finally:
+        undo()
+
+
+def _announce(config: ServeConfig, key: SigningKey, activation: Activation, health: HealthServer) -> None:
+    line = {
+        "ready": True,
+        "pid": os.getpid(),
+        "socket": str(config.coordinator.socket),
+        "coordinator_id": activation.authority.coordinator_id.hex(),
+        "authority_fingerprint": digest_text(fingerprint(key.public_key)),
+        "epoch": activation.authority.epoch,
+        "incarnation_id": activation.authority.incarnation_id.hex(),
+        "metrics_url": f"{health.url}/metrics",
+        "health_url": f"{health.url}/healthz",
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _frame_name(number: int) -> str:
+    return FrameType(number).name.lower() if number in FrameType._value2member_map_ else "other"
+
+
+def _raise_descriptor_limit(wanted: int, log: Log) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            log.warning("few_descriptors", allowed=allowed, wanted=wanted, consequence="fewer sockets than configured")
+
+
+@contextlib.contextmanager
+def _refusing(code: ExitCode, *kinds: type[BaseException]) -> Iterator[None]:
+    """Turn these errors into CannotServe with the exit code."""
+    try:
+        yield
+    except kinds as error:
+        raise CannotServe(code, error) from error

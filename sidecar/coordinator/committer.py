@@ -1,0 +1,105 @@
+"""From the engine to the disk and back: group commit without waiting on the loop (P8-13, P8-17, P12-16).
+
+Batches go to the writer thread as they come, a few at a time; what arrives while the disk is busy gathers in the
+engine's open batch. The first failure is the end: its outcome may be unknown, so nothing is ever tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from sidecar.base.clock import Now
+from sidecar.coordinator.engine.core import Engine
+from sidecar.coordinator.engine.observer import Observer
+from sidecar.coordinator.engine.runtime import Fenced
+from sidecar.coordinator.engine.state import Batch
+from sidecar.coordinator.store.errors import StoreStopped
+from sidecar.coordinator.store.sqlite import SqliteStore
+from sidecar.coordinator.store.writer import StoreWriter
+
+MAX_IN_FLIGHT: Final = 8
+"""Batches that the writer holds at most; it makes all that wait durable in one commit."""
+
+
+class Committer:
+    """Takes batches from the engine whenever `kick` was called, once per turn of the loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: SqliteStore,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], Now],
+        observer: Observer,
+        failed: Callable[[str], None],
+    ) -> None:
+        """`failed` is called on the loop, once, with the reason why nothing can be committed any more."""
+        self._engine = engine
+        self._loop = loop
+        self._clock = clock
+        self._observer = observer
+        self._failed = failed
+        self._in_flight = 0
+        self._due = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._store = store
+        self._writer = StoreWriter(store, self._check)
+
+    def kick(self) -> None:
+        """Transactions may wait."""
+        if not self._due:
+            self._due = True
+            self._idle.clear()
+            self._loop.call_soon(self._submit)
+
+    async def drain(self) -> None:
+        """Wait until everything that the engine has is durable or has failed."""
+        self.kick()
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """End the writer thread; blocks until what it holds is written. The store stays open."""
+        self._writer.stop()
+
+    def _check(self) -> None:
+        """Right before COMMIT, in the writer's thread: a commit needs a certificate that is valid at that moment."""
+        reason = self._engine.fenced
+        if reason is None and not self._engine.authority.valid(self._clock()):
+            reason = "the activation certificate expired"
+        if reason is not None:
+            raise Fenced(reason)
+
+    def _submit(self) -> None:
+        self._due = False
+        try:
+            while self._in_flight < MAX_IN_FLIGHT:
+                now = self._clock()
+                batch = self._engine.take_batch(now)
+                if batch is None:
+                    break
+                self._writer.submit(batch, self._reporter(batch, now.mono))
+                self._in_flight += 1
+        except (Fenced, StoreStopped) as error:
+            self._failed(str(error))
+        if not self._in_flight:
+            self._idle.set()
+
+    def _reporter(self, batch: Batch, taken: float) -> Callable[[BaseException | None], None]:
+        def done(failure: BaseException | None) -> None:
+            self._loop.call_soon_threadsafe(self._done, batch, taken, failure)
+
+        return done
+
+    def _done(self, batch: Batch, taken: float, failure: BaseException | None) -> None:
+        self._in_flight -= 1
+        now = self._clock()
+        if failure is not None:
+            self._failed(f"a commit failed: {failure}")
+        else:
+            self._observer.batch(len(batch.operations), now.mono - taken)
+            self._engine.batch_durable(batch, now)
+        self._submit()

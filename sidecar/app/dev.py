@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,11 @@ class Dev:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to start, and the lock that keeps a second run out of the directory."""
+    """What to start."""
 
     layout: Layout
     provisioned: Provisioned
     options: DevOptions
-    lock: DirLock
 
 
 Body = Callable[[Dev], Awaitable[None]]
@@ -64,9 +63,22 @@ def run_dev(options: DevOptions, *, body: Body | None = None, announce: bool = T
     """
     layout = Layout(options.directory.absolute())
     layout.create()
-    with DirLock(layout.root, seconds=0) as lock:
+    with _only_run(layout):
         provisioned = provision(layout, certificate_seconds=options.certificate_seconds)
-        asyncio.run(_run(_Plan(layout, provisioned, options, lock), body, announce))
+        asyncio.run(_run(_Plan(layout, provisioned, options), body, announce))
+
+
+@contextlib.contextmanager
+def _only_run(layout: Layout) -> Iterator[None]:
+    lock = DirLock(layout.lock, seconds=0)
+    try:
+        lock.__enter__()
+    except UnsafeFile:
+        raise ChildFailed(f"another `sidecar dev` runs in {layout.root}; stop it or choose another --dir") from None
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
 
 
 async def _run(plan: _Plan, body: Body | None, announce: bool) -> None:
@@ -130,7 +142,7 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
 
     def refresh(child: Child) -> None:
         dev.ready = ready_line(dev, child.ready)
-        write_private(layout.ready_file, json.dumps(dev.ready).encode(), lock=plan.lock)
+        write_private(layout.ready_file, json.dumps(dev.ready).encode())
 
     await supervisor.start(serve, refresh)
     if announce:

@@ -51,6 +51,11 @@ class Layout:
         return self.root / "log"
 
     @property
+    def lock(self) -> Path:
+        """Nothing is written here: `sidecar dev` holds its lock while the rest of the root stays free for writers."""
+        return self.root / "lock"
+
+    @property
     def ready_file(self) -> Path:
         """Holds the ready line while everything runs; other commands read it with ``--dev DIR``."""
         return self.root / "ready.json"
@@ -67,7 +72,17 @@ class Layout:
 
     def create(self) -> None:
         """Makes every directory, 0700 and owned by the caller; UnsafeFile when one exists and is not."""
-        for path in (self.root, self.authority, self.store, self.witness, self.keys, self.nats, self.conf, self.log):
+        for path in (
+            self.root,
+            self.authority,
+            self.store,
+            self.witness,
+            self.keys,
+            self.nats,
+            self.conf,
+            self.log,
+            self.lock,
+        ):
             ensure_private_dir(path)
         ensure_private_dir(self.run)
 

@@ -1,0 +1,147 @@
+"""``sidecar dev`` as its users see it: the ready line, restarts, stopping, a broker that only keys can enter."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import nkeys
+import pytest
+
+from sidecar.base.ed25519 import SigningKey
+from sidecar.base.secret import Secret
+from sidecar.rails.space.nkeys import USER, public_nkey
+from tests.e2e.devset import SIDECAR, DevSet, dev_set, wait_gone
+
+
+def objective(running: DevSet, text: str) -> dict[str, Any]:
+    done = running.cli("coordinator", "objective", "create", "--json", text)
+    assert done.returncode == 0, done.stderr
+    value: dict[str, Any] = json.loads(done.stdout)
+    return value
+
+
+def test_the_ready_line_names_every_part(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev") as running:
+        ready = running.ready
+        assert ready["ready"] is True
+        assert ready["pid"] == running.process.pid
+        coordinator = ready["coordinator"]
+        assert stat.S_ISSOCK(os.stat(coordinator["socket"]).st_mode)
+        assert re.fullmatch(r"[0-9a-f]{32}", coordinator["coordinator_id"])
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", coordinator["authority_fingerprint"])
+        assert re.fullmatch(r"[0-9a-f]{32}", coordinator["witness_id"])
+        assert re.fullmatch(r"[0-9a-f]{64}", coordinator["witness_public_key"])
+        scopes = {name: workload["scopes"] for name, workload in ready["workloads"].items()}
+        assert scopes == {"admin": 63, "operator": 31, "reader": 1, "commander": 2, "expired": 3}
+        for workload in ready["workloads"].values():
+            assert stat.S_IMODE(os.stat(workload["key_file"]).st_mode) == 0o600
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", workload["key_id"])
+        assert json.loads((running.directory / "ready.json").read_text()) == ready
+        with urllib.request.urlopen(ready["metrics_url"], timeout=10) as answer:
+            assert b"sidecar_" in answer.read()
+        assert {path.name for path in (running.directory / "log").iterdir()} >= {
+            "nats-server.log",
+            "serve.log",
+            "witness.log",
+        }
+        children = running.children()
+        assert len(children) == 3
+        code, rest = running.stop(signal.SIGINT)
+        assert (code, rest) == (0, b"")
+        wait_gone(children)
+        assert not (running.directory / "ready.json").exists()
+        assert not os.path.exists(coordinator["socket"])
+
+
+@pytest.mark.req("P4-07", "P4-08", "P4-09", "P14-06")
+def test_a_second_run_continues_the_same_coordinator(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev") as first:
+        made = objective(first, '{"t":1}')
+        first.stop()
+    with dev_set(tmp_path / "dev") as second:
+        before, after = first.ready["coordinator"], second.ready["coordinator"]
+        assert after["coordinator_id"] == before["coordinator_id"]
+        assert after["authority_fingerprint"] == before["authority_fingerprint"]
+        assert after["incarnation_id"] != before["incarnation_id"]
+        assert after["epoch"] > before["epoch"]
+        assert second.ready["workloads"] == first.ready["workloads"]
+        again = second.cli("coordinator", "operation", "get", "--json", made["operation_id"])
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["result"] == made["result"]
+
+
+def test_a_killed_run_takes_its_children_down_and_loses_nothing(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev") as first:
+        made = objective(first, '{"t":2}')
+        children = first.children()
+        first.stop(signal.SIGKILL)
+        wait_gone(children)
+    with dev_set(tmp_path / "dev") as second:
+        again = second.cli("coordinator", "operation", "get", "--json", made["operation_id"])
+        assert json.loads(again.stdout)["result"] == made["result"]
+
+
+def test_a_killed_coordinator_is_started_again(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev") as running:
+        made = objective(running, '{"t":3}')
+        os.kill(running.ready["coordinator"]["pid"], signal.SIGKILL)
+        again = running.cli("coordinator", "operation", "get", "--json", "--wait", "60", made["operation_id"])
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["result"] == made["result"]
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev") as running:
+        second = subprocess.run(
+            [*SIDECAR, "dev", "--dir", str(running.directory)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert second.returncode == 1
+        assert second.stdout == ""
+        assert "another `sidecar dev`" in second.stderr
+        assert second.stderr.count("\n") == 1
+        assert running.process.poll() is None
+
+
+def test_a_deep_directory_works(tmp_path: Path) -> None:
+    with dev_set(tmp_path / ("deep" * 30)) as running:
+        assert len(os.fsencode(running.ready["coordinator"]["socket"])) < 108
+        assert running.cli("coordinator", "ping").returncode == 0
+
+
+def connect_line(host: str, port: int, key: SigningKey | None) -> bytes:
+    with socket.create_connection((host, port), timeout=10) as peer, peer.makefile("rb") as lines:
+        info = json.loads(lines.readline()[5:])
+        options: dict[str, Any] = {"verbose": True, "pedantic": True, "lang": "test", "version": "1", "protocol": 1}
+        if key is not None:
+            signature = key.sign(info["nonce"].encode())
+            options["nkey"] = public_nkey(USER, key.public_key)
+            options["sig"] = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+        peer.sendall(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
+        return lines.readline()
+
+
+def test_the_broker_admits_its_key_and_nobody_else(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev") as running:
+        nats = running.ready["nats"]
+        host, port = nats["url"].removeprefix("nats://").split(":")
+        text = Path(nats["creds"]["admin"]).read_bytes()
+        seed = Secret(nkeys.decode_seed(bytearray(text))[1])
+        assert connect_line(host, int(port), SigningKey(seed)).startswith(b"+OK")
+        assert connect_line(host, int(port), None).startswith(b"-ERR")
+        assert connect_line(host, int(port), SigningKey(Secret(b"\x07" * 32))).startswith(b"-ERR")
+        assert text not in (running.directory / "nats" / "nats-server.conf").read_bytes()
+
+
+def test_once_needs_demo() -> None:
+    done = subprocess.run([*SIDECAR, "dev", "--once"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2

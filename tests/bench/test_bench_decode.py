@@ -1,0 +1,58 @@
+"""Full decode of the two frames that matter, beside the plain-Python oracle and the scan alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.coordinator.wire.enums import FrameType
+from sidecar.coordinator.wire.events import event_frame, event_tail
+from sidecar.coordinator.wire.fields import Frame
+from sidecar.coordinator.wire.frames import CoordEvent, decode_frame
+from sidecar.coordinator.wire.ids import delivery_sequence
+from tests.bench.measure import report
+from tests.oracles import wire as oracle
+from tests.vectors import expected_frames, expected_images
+from tests.vectors import inputs as fix
+
+
+def touch(frame: Frame) -> list[object]:
+    """Read every field: what decoding costs when nothing stays lazy."""
+    return [getattr(frame, item.name) for item in frame.FIELDS]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, id=kind.name) for kind in (FrameType.COORD_COMMAND, FrameType.COORD_EVENT)]
+)
+def test_decode(capsys: pytest.CaptureFixture[str], kind: FrameType) -> None:
+    made = expected_frames.command() if kind is FrameType.COORD_COMMAND else expected_frames.event()
+    body = memoryview(made.encode())[5:]
+    plain = bytes(body)
+    scan = type(made).SCHEMA.scan
+    report(
+        capsys,
+        f"decode of {kind.name}, {len(body)} bytes",
+        {
+            "decode_frame": lambda: decode_frame(kind, body),
+            "decode_frame and every field": lambda: touch(decode_frame(kind, body)),
+            "plain Python": lambda: oracle.decode(kind, plain),
+            "floor: one scan": lambda: scan(body),
+        },
+    )
+    assert decode_frame(kind, body) == made
+
+
+def test_fan_out(capsys: pytest.CaptureFixture[str]) -> None:
+    event = expected_frames.event()
+    values = {item.name: getattr(event, item.name) for item in event.FIELDS}
+    tail = event_tail(expected_images.EVENT_10)
+    head = bytes(35)
+    report(
+        capsys,
+        f"one COORD_EVENT for one more subscription, {len(event.encode())} bytes",
+        {
+            "event_frame": lambda: event_frame(fix.SUBSCRIPTION, delivery_sequence(1), tail),
+            "CoordEvent and encode": lambda: CoordEvent.build(values).encode(),
+            "floor: two bytes objects joined": lambda: head + tail,
+        },
+    )
+    assert event_frame(fix.SUBSCRIPTION, delivery_sequence(1), tail) == event.encode()

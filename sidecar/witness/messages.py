@@ -59,9 +59,7 @@ class Activate:
 
     @classmethod
     def parse(cls, image: bytes) -> Activate:
-        coordinator_id, epoch, incarnation_id = _unpack(cls.layout, image)
-        _require(any(coordinator_id) and epoch > 0 and any(incarnation_id))
-        return cls(coordinator_id, epoch, incarnation_id)
+        return cls(*_nonzero(cls.layout, image))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Renew:
 
     @classmethod
     def parse(cls, image: bytes) -> Renew:
-        return cls(*_unpack(cls.layout, image))
+        return cls(*_nonzero(cls.layout, image))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class Relinquish:
 
     @classmethod
     def parse(cls, image: bytes) -> Relinquish:
-        return cls(*_unpack(cls.layout, image))
+        return cls(*_nonzero(cls.layout, image))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ class Last:
 
     @classmethod
     def parse(cls, image: bytes) -> Last:
-        return cls(*_unpack(cls.layout, image))
+        return cls(*_nonzero(cls.layout, image))
 
 
 Request = Activate | Renew | Relinquish | Last
@@ -266,3 +264,10 @@ def _require(condition: bool) -> None:
 def _unpack(layout: struct.Struct, image: bytes) -> tuple[Any, ...]:
     _require(len(image) == layout.size)
     return layout.unpack(image)
+
+
+def _nonzero(layout: struct.Struct, image: bytes) -> tuple[Any, ...]:
+    """Every value of a request is an id, a token or a counter: none is ever zero (P4-01, P4-04)."""
+    values = _unpack(layout, image)
+    _require(all(any(value) if isinstance(value, bytes) else value for value in values))
+    return values

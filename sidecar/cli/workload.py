@@ -55,7 +55,7 @@ class ScopesType(click.ParamType[int]):
         text = str(value).strip().upper().replace("-", "_")
         if text == "ALL":
             return KNOWN_SCOPES
-        if text[:1].isdigit():
+        if text[:1].isascii() and text[:1].isdigit():
             try:
                 bits = int(text, 0)
             except ValueError:

@@ -1,0 +1,152 @@
+"""The top of the command line: lazy loading, exit codes, one line per known error."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from sidecar import __version__
+from sidecar.base.safefile import UnsafeFile
+from sidecar.cli import main as module
+from sidecar.cli.main import SUBCOMMANDS, exit_code_of, main, one_line
+
+
+def run(*arguments: str, python: tuple[str, ...] = ("-m", "sidecar")) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *python, *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"sidecar {__version__}\n", "")
+
+
+def test_help_lists_the_subcommands_without_loading_them() -> None:
+    code = (
+        "import sys; from sidecar.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(*[m for m in sys.modules if m.startswith('sidecar.') and 'cli.main' not in m], file=sys.stderr)"
+    )
+    done = run(python=("-c", code))
+    assert done.returncode == 0
+    for name, text in SUBCOMMANDS.items():
+        assert f"  {name}" in done.stdout
+        assert text.split(":")[0].rstrip(".") in done.stdout.replace("\n", " ")
+    assert done.stderr.split() == ["sidecar.cli"]
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_subcommand_has_its_module(name: str) -> None:
+    command = importlib.import_module(f"sidecar.cli.{name}").command
+    assert isinstance(command, click.Command)
+
+
+def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:
+    for arguments in ((), ("workload",)):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("Usage: sidecar")
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["workload", "nope"], ["workload", "list", "--nope"]])
+def test_wrong_usage_is_one_line_with_code_2(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sidecar: ")
+    assert done.stderr.endswith(" --help\n")
+    assert done.stderr.count("\n") == 1
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(module, "command", failing)
+
+
+class Declared(UnsafeFile):
+    """As an error of the product, with an exit code of its own."""
+
+    exit_code = 78
+
+
+Declared.__module__ = "sidecar.base.safefile"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UnsafeFile("/x", "is unsafe"), 1, "sidecar: /x is unsafe\n"),
+        (Declared("/x", "is\nunsafe\x1b[2J"), 78, "sidecar: /x is unsafe\\x1b[2J\n"),
+        (FileNotFoundError(2, "No such file or directory", "/y"), 1, "sidecar: /y: No such file or directory\n"),
+        (PermissionError(13, "Permission denied", b"/z"), 1, "sidecar: /z: Permission denied\n"),
+        (OSError("no number"), 1, "sidecar: no number\n"),
+        (click.ClickException("as told"), 1, "sidecar: as told\n"),
+        (click.Abort(), 130, ""),
+        (KeyboardInterrupt(), 130, "\n"),  # after the ^C that the terminal shows
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_known_errors_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    fail_with(monkeypatch, error)
+    with pytest.raises(SystemExit) as exited:
+        main([])
+    assert exited.value.code == code
+    assert capsys.readouterr() == ("", line)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        main([])
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (lambda: None, 0),
+        (lambda: sys.exit(75), 75),
+        (lambda: click.get_current_context().exit(3), 3),
+        (lambda: 4, 4),
+        (lambda: "done", 0),
+    ],
+)
+def test_exit_codes_of_commands(monkeypatch: pytest.MonkeyPatch, body: Callable[[], object], code: int) -> None:
+    monkeypatch.setattr(module, "command", click.command()(lambda: body()))
+    with pytest.raises(SystemExit) as exited:
+        main([])
+    assert exited.value.code == code
+
+
+def test_exit_code_of_ignores_other_values() -> None:
+    class Strange(Exception):  # noqa: N818
+        exit_code = "many"
+
+    assert exit_code_of(Strange()) == 1
+
+
+def test_a_reader_that_went_away_is_no_crash(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "sidecar", "--help"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_one_line_is_printable() -> None:
+    assert one_line("a\n b\t\tc") == "a b c"
+    assert one_line("red \x1b[31m \x9b \u202e \udcff") == "red \\x1b[31m \\x9b \\u202e \\udcff"
+    assert one_line("grün 日本") == "grün 日本"

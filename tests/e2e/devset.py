@@ -41,8 +41,10 @@ class DevSet:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, bytes]:
         """Sends the signal and waits; exit code and what else came on stdout."""
         self.process.send_signal(number)
-        rest, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, rest
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            rest = lines.read()
+        return self.process.wait(60), rest
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs ``sidecar ARGUMENTS --dev DIR``."""

@@ -12,6 +12,7 @@ Connect after any change of uid or gid and keep to one process: the proof is bou
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -63,6 +64,11 @@ class ReconnectPolicy:
     attempts: int = 0
     first_delay: float = 0.05
     max_delay: float = 2.0
+
+    @classmethod
+    def lasting(cls, seconds: float, step: float = 0.25) -> ReconnectPolicy:
+        """Attempts every ``step`` seconds for so many seconds."""
+        return cls(math.ceil(seconds / step), step, step)
 
     def delays(self) -> Iterator[float]:
         """Seconds to wait before each attempt."""
@@ -135,12 +141,13 @@ class CoordinatorClient:
         lifetime: int = DEFAULT_LIFETIME,
         patience: float = 10.0,
         reconnect: ReconnectPolicy = ReconnectPolicy(),
+        first: ReconnectPolicy | None = None,
         max_in_flight: int = REFERENCE_REQUESTS,
         notice: Callable[[ev.Event], None] = lambda event: None,
         clock: Callable[[], Now] = system_now,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> Self:
-        """Connect and complete the verified handshake; the reconnect policy counts for the first connection too.
+        """Connect and complete the verified handshake, the first time by the policy ``first`` (default ``reconnect``).
 
         ``witness`` (id and public key) is needed until the authority is in ``pins``. ``authority`` is the only
         fingerprint to accept. ``scopes`` and ``capabilities`` are bit sets; ``required`` must be granted or the
@@ -163,7 +170,7 @@ class CoordinatorClient:
             handshake_seconds=patience,
         )
         client = cls(_Dial(Path(socket_path), config, clock, entropy, notice), reconnect, patience, max_in_flight)
-        await client._connected()
+        await client._retrying(client._connected, reconnect if first is None else first)
         return client
 
     async def __aenter__(self) -> Self:
@@ -230,7 +237,7 @@ class CoordinatorClient:
         chosen = fresh_id(operation_id, self._dial.entropy) if operation is None else operation
         command = Command(chosen, kind, payload, tuple(preconditions))
         async with self._in_flight:
-            link = await self._current()
+            link = await self._retrying(self._current, self._reconnect)
             try:
                 return Outcome(chosen, await self._send(link, command))
             except ConnectionLost as error:
@@ -254,16 +261,26 @@ class CoordinatorClient:
         self, after: EventCut, *, credit: tuple[int, int] | None = None, projection: Projection | None = None
     ) -> Subscription:
         """The events after a cut (0 = from the first event on)."""
-        link = await self._current()
-        return await self._bounded(link, link.subscribe(after, credit, projection))
+        return await self._read(lambda link: link.subscribe(after, credit, projection), current=True)
 
     async def ping(self) -> float:
         """Seconds that a round trip takes."""
-        link = await self._connected()
-        nonce = int.from_bytes(self._dial.entropy(8))
+        link = await self._retrying(self._connected, self._reconnect)
+        nonce = int.from_bytes(self._dial.entropy(8), "big")
         before = self._dial.clock().mono
         await self._bounded(link, link.ping(nonce))
         return self._dial.clock().mono - before
+
+    @property
+    def down(self) -> Exception | None:
+        """Why the latest connection ended; None while it is up."""
+        link = self._link
+        return link.closed.result() if link is not None and link.closed.done() else None
+
+    def disconnect(self) -> None:
+        """Drop the connection; the next call makes a new one. For a stream whose server is not to be believed."""
+        if self._link is not None:
+            self._link.close()
 
     # -- connections ------------------------------------------------------------------------------------------------
 
@@ -287,6 +304,8 @@ class CoordinatorClient:
                 result = await self._bounded(link, link.operation(lambda session: session.lookup(command.operation_id)))
             except (CannotConnect, ConnectionLost) as error:
                 cause = error
+                if self._finished:
+                    break
                 continue
             except (ClientError, ProtocolError) as error:
                 raise OutcomeUnknown(command.operation_id, error) from error
@@ -298,16 +317,24 @@ class CoordinatorClient:
                 cause = error
         raise OutcomeUnknown(command.operation_id, cause) from cause
 
-    async def _read(self, ask: Callable[[Link], Awaitable[T]]) -> T:
+    async def _read(self, ask: Callable[[Link], Awaitable[T]], *, current: bool = False) -> T:
         """A request without an effect: asked again on a new connection as often as the policy allows."""
-        delays = self._reconnect.delays()
+
+        async def attempt() -> T:
+            link = await (self._current() if current else self._connected())
+            return await self._bounded(link, ask(link))
+
+        return await self._retrying(attempt, self._reconnect)
+
+    async def _retrying(self, attempt: Callable[[], Awaitable[T]], policy: ReconnectPolicy) -> T:
+        """Try until it works, the policy is used up, or the client is closed. Only for what has no effect."""
+        delays = policy.delays()
         while True:
-            link = await self._connected()
             try:
-                return await self._bounded(link, ask(link))
-            except ConnectionLost:
+                return await attempt()
+            except (CannotConnect, ConnectionLost):
                 delay = next(delays, None)
-                if delay is None:
+                if delay is None or self._finished:
                     raise
                 await asyncio.sleep(delay)
 
@@ -337,19 +364,8 @@ class CoordinatorClient:
             return link
         async with self._dial.lock:
             if self._link is None or self._link.session.closing:
-                self._link = await self._connect_with_policy()
+                self._link = await self._connect_once()
             return self._link
-
-    async def _connect_with_policy(self) -> Link:
-        delays = self._reconnect.delays()
-        while True:
-            try:
-                return await self._connect_once()
-            except CannotConnect:
-                delay = next(delays, None)
-                if delay is None:
-                    raise
-                await asyncio.sleep(delay)
 
     async def _connect_once(self) -> Link:
         dial = self._dial

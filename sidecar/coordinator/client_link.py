@@ -142,8 +142,13 @@ class Link(asyncio.BufferedProtocol):
     async def follow(
         self, replaces: SubscriptionId | None, credit: tuple[int, int] | None
     ) -> tuple[ev.Snapshot, Subscription]:
-        """A snapshot and the live subscription that continues it without a hole."""
+        """A snapshot and the live subscription that continues it without a hole.
+
+        A subscription of an earlier connection ended with it: there is nothing to replace then.
+        """
         await self._until_usable()
+        if replaces not in self._subscriptions:
+            replaces = None
         handle = self.session.open_snapshot(reserve=True, replaces=replaces, credit=credit)
         live = self._lives[handle] = self._loop.create_future()
         try:

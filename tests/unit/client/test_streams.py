@@ -226,7 +226,7 @@ def test_a_replacement_that_is_refused_leaves_the_stream_paused() -> None:
     assert rig.session.sync is SyncState.STALE
 
 
-# -- credit -------------------------------------------------------------------------------------------------------------
+# -- credit ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("P10-16", "P10-08")
@@ -309,7 +309,7 @@ def test_credit_of_a_paused_stream_is_not_given_back() -> None:
     assert not rig.go().server.of(fr.CreditFrame)
 
 
-# -- direct subscriptions -----------------------------------------------------------------------------------------------
+# -- direct subscriptions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("P10-02", "P10-03", "P10-15")
@@ -408,7 +408,7 @@ def test_frames_of_unknown_subscriptions_are_a_breach(kind: str) -> None:
     assert error.code is ErrorCode.PROTOCOL_ERROR
 
 
-# -- what an event carries ----------------------------------------------------------------------------------------------
+# -- what an event carries ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.req("P7-21", "P7-27")

@@ -1,0 +1,375 @@
+"""``sidecar coordinator``: durable work from the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from sidecar.base.ed25519 import digest_text
+from sidecar.cli import coordinator_show as show
+from sidecar.cli.coordinator_target import (
+    EXIT_HELP,
+    CommandFailed,
+    Exit,
+    FingerprintType,
+    HexType,
+    Target,
+    connection_options,
+    default_pins,
+    read_document,
+    run,
+    target_of,
+)
+from sidecar.coordinator.client import CoordinatorClient, Outcome, ReconnectPolicy
+from sidecar.coordinator.client_trust import Admission
+from sidecar.coordinator.client_watch import Broken, Cut, Restored, Watched, watch
+from sidecar.coordinator.pins import PinFile
+from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
+from sidecar.coordinator.wire.ids import (
+    EventCut,
+    ObjectId,
+    ObjectiveId,
+    OperationId,
+    fresh_id,
+    objective_id,
+    operation_id,
+)
+from sidecar.coordinator.wire.limits import HARD
+from sidecar.coordinator.wire.records import (
+    Indeterminate,
+    ObjectRef,
+    OperationResult,
+    Precondition,
+    Rejected,
+    Tombstoned,
+    Unknown,
+)
+
+_WATCH_SECONDS: Final = 120.0
+
+
+@click.group(name="coordinator", epilog=EXIT_HELP)
+def command() -> None:
+    """Durable work: hello, snapshot, watch, objectives, operations.
+
+    Every command proves its key and verifies the server first. The first use pins the server's authority; a changed one
+    is refused from then on. Private keys come from a file, a descriptor or a credential, never from the command line.
+    """
+
+
+@command.command(epilog=EXIT_HELP)
+@connection_options
+def hello(**options: Any) -> None:
+    """Connect, verify, and show who answers and what it grants."""
+    target = target_of(options)
+
+    async def work(client: CoordinatorClient) -> int:
+        shown = show.welcome_of(client.welcome)
+        if target.as_json:
+            _json(shown)
+            return Exit.OK
+        limits = shown.pop("limits")
+        shown["scopes"] = ",".join(shown["scopes"])
+        shown["capabilities"] = ",".join(shown["capabilities"]) or "-"
+        for name in ("certificate_expires_at", "grant_expires_at"):
+            shown[name] = show.instant(shown[name])
+        if client.welcome.admission is Admission.HIGHER:
+            shown["admission"] = "later activation; current after the next snapshot"
+        rows = [*shown.items(), *((f"limit {name}", value) for name, value in limits.items())]
+        click.echo(show.table(("WHAT", "VALUE"), [(name, str(value)) for name, value in rows]))
+        return Exit.OK
+
+    _exit(run(target, work))
+
+
+@command.command(epilog=EXIT_HELP)
+@connection_options
+def ping(**options: Any) -> None:
+    """Measure a round trip on a verified connection."""
+    target = target_of(options)
+
+    async def work(client: CoordinatorClient) -> int:
+        seconds = await client.ping()
+        if target.as_json:
+            _json({"seconds": seconds})
+        else:
+            click.echo(f"{seconds * 1e6:.0f} us")
+        return Exit.OK
+
+    _exit(run(target, work))
+
+
+@command.command(epilog=EXIT_HELP)
+@connection_options
+def snapshot(**options: Any) -> None:
+    """Show everything that this key may see, as one verified cut."""
+    target = target_of(options)
+
+    async def work(client: CoordinatorClient) -> int:
+        taken = await client.snapshot()
+        if target.as_json:
+            _json({**show.snapshot_of(taken), "records": [show.record_of(record) for record in taken.records]})
+            return Exit.OK
+        rows = [show.record_row(record) for record in taken.records]
+        click.echo(show.table(("KIND", "ID", "REV", "STATE", "DETAIL"), rows))
+        click.echo(_cut_line(show.snapshot_of(taken)))
+        return Exit.OK
+
+    _exit(run(target, work))
+
+
+@command.command(name="watch", epilog=EXIT_HELP)
+@connection_options
+@click.option("--after", type=click.IntRange(0), help="Follow directly after this event (0: from the first on).")
+@click.option("--no-heal", is_flag=True, help="Report the first loss of continuity and end with exit code 5.")
+def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
+    """Follow events, one line each, until Ctrl-C.
+
+    Starts with a verified snapshot. A GAP or a lost connection is shown and then healed by a fresh snapshot, with what
+    changed meanwhile; a server that restarts is waited for (--wait, at least 120 seconds).
+    """
+    target = target_of(options)
+    patient = ReconnectPolicy.lasting(max(target.wait, _WATCH_SECONDS))
+
+    async def work(client: CoordinatorClient) -> int:
+        cut = None if after is None else EventCut(after)
+        stream = watch(client, after=cut, heal=not no_heal, policy=patient)
+        async with contextlib.aclosing(stream):
+            async for item in stream:
+                _tell(target, item, heal=not no_heal)
+        return Exit.OK
+
+    with contextlib.suppress(KeyboardInterrupt):
+        _exit(run(target, work, policy=patient))
+
+
+@command.group()
+def objective() -> None:
+    """Objectives: what is to be achieved."""
+
+
+@objective.command(name="create", epilog=EXIT_HELP)
+@connection_options
+@click.argument("document", required=False)
+@click.option("--file", type=click.Path(path_type=Path), help="Read the document from a file; - is standard input.")
+@click.option("--id", "objective_bytes", type=HexType(16), help="Objective id.  [default: minted]")
+@click.option("--operation-id", "operation_bytes", type=HexType(16), help="Operation id.  [default: minted]")
+def objective_create(
+    document: str | None,
+    file: Path | None,
+    objective_bytes: bytes | None,
+    operation_bytes: bytes | None,
+    **options: Any,
+) -> None:
+    """Create an objective from DOCUMENT (its bytes are stored as they are).
+
+    To repeat a command whose outcome is unknown, give the same --operation-id and --id.
+    """
+    target = target_of(options)
+    content = read_document(document, file, HARD.typed_payload)
+    chosen = fresh_id(objective_id, os.urandom) if objective_bytes is None else ObjectiveId(objective_bytes)
+    operation = _operation(operation_bytes)
+
+    async def work(client: CoordinatorClient) -> int:
+        outcome = await client.create_objective(content, objective=chosen, operation=operation)
+        return _show_outcome(target, chosen, outcome)
+
+    _exit(run(target, work, _ids(chosen, operation)))
+
+
+@objective.command(name="update", epilog=EXIT_HELP)
+@connection_options
+@click.argument("objective_bytes", metavar="ID", type=HexType(16))
+@click.argument("document", required=False)
+@click.option("--file", type=click.Path(path_type=Path), help="Read the document from a file; - is standard input.")
+@click.option(
+    "--revision", type=click.IntRange(1), help="Update only this revision; refused when it changed meanwhile."
+)
+@click.option("--operation-id", "operation_bytes", type=HexType(16), help="Operation id.  [default: minted]")
+def objective_update(
+    objective_bytes: bytes,
+    document: str | None,
+    file: Path | None,
+    revision: int | None,
+    operation_bytes: bytes | None,
+    **options: Any,
+) -> None:
+    """Replace the document of the objective ID."""
+    target = target_of(options)
+    content = read_document(document, file, HARD.typed_payload)
+    chosen, operation = ObjectiveId(objective_bytes), _operation(operation_bytes)
+    reference = ObjectRef(ObjectKind.OBJECTIVE, ObjectId(objective_bytes))
+    expected = () if revision is None else (Precondition(reference, revision),)
+
+    async def work(client: CoordinatorClient) -> int:
+        outcome = await client.update_objective(chosen, content, operation=operation, preconditions=expected)
+        return _show_outcome(target, chosen, outcome)
+
+    _exit(run(target, work, _ids(chosen, operation)))
+
+
+@command.group()
+def operation() -> None:
+    """Operations: what became of a command."""
+
+
+@operation.command(name="get", epilog=EXIT_HELP)
+@connection_options
+@click.argument("operation_bytes", metavar="ID", type=HexType(16))
+def operation_get(operation_bytes: bytes, **options: Any) -> None:
+    """Look up the result of the operation ID. UNKNOWN and INDETERMINATE end with exit code 5; nothing is started."""
+    target, wanted = target_of(options), OperationId(operation_bytes)
+
+    async def work(client: CoordinatorClient) -> int:
+        result = await client.operation(wanted)
+        if target.as_json:
+            _json({"operation_id": wanted.hex(), "result": show.result_of(result)})
+        else:
+            click.echo(f"{wanted.hex()}  {show.result_line(result)}")
+        return _code(result)
+
+    _exit(run(target, work, {"operation_id": wanted.hex()}))
+
+
+@command.group()
+def pins() -> None:
+    """Pinned authorities: what this client trusts, and the operator's decisions about it."""
+
+
+_pins_option = click.option(
+    "--pins",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=default_pins,
+    show_default="~/.local/state/sidecar/client/pins.json",
+    help="Pin file.",
+)
+
+
+@pins.command(name="list")
+@_pins_option
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def pins_list(path: Path, as_json: bool) -> None:
+    """Show the pinned authorities, quarantined ones included."""
+    known = PinFile(path)
+    if as_json:
+        approved = [digest_text(fingerprint) for fingerprint in sorted(known.approved)]
+        _json({"authorities": [show.pin_of(pin) for pin in known.pins], "approved": approved})
+        return
+    rows = [
+        (
+            digest_text(pin.fingerprint),
+            pin.coordinator_id.hex(),
+            str(pin.seen.epoch),
+            "QUARANTINED" if pin.quarantine else "fenced" if pin.fenced else "pinned",
+        )
+        for pin in known.pins
+    ]
+    rows += [(digest_text(fingerprint), "-", "-", "approved") for fingerprint in sorted(known.approved)]
+    click.echo(show.table(("AUTHORITY", "COORDINATOR", "EPOCH", "STATE"), rows))
+
+
+@pins.command(name="trust")
+@_pins_option
+@click.argument("fingerprint", type=FingerprintType())
+def pins_trust(path: Path, fingerprint: bytes) -> None:
+    """Allow one more authority FINGERPRINT; it is pinned when it proves itself."""
+    PinFile(path).approve(fingerprint)
+    click.echo(f"{digest_text(fingerprint)} may be pinned at its next proof")
+
+
+@pins.command(name="forget")
+@_pins_option
+@click.argument("fingerprint", type=FingerprintType())
+def pins_forget(path: Path, fingerprint: bytes) -> None:
+    """Drop the pin of FINGERPRINT and a quarantine with it."""
+    if not PinFile(path).forget(fingerprint):
+        raise CommandFailed(f"{digest_text(fingerprint)} is not in {path}", Exit.REFUSED)
+    click.echo(f"{digest_text(fingerprint)} forgotten")
+
+
+def _operation(given: bytes | None) -> OperationId:
+    return fresh_id(operation_id, os.urandom) if given is None else OperationId(given)
+
+
+def _ids(chosen: ObjectiveId, operation: OperationId) -> dict[str, str]:
+    return {"objective_id": chosen.hex(), "operation_id": operation.hex()}
+
+
+def _show_outcome(target: Target, chosen: ObjectiveId, outcome: Outcome) -> int:
+    ids = _ids(chosen, outcome.operation_id)
+    if target.as_json:
+        _json({**ids, "result": show.result_of(outcome.result), "recovered": outcome.recovered})
+    else:
+        click.echo(f"objective  {ids['objective_id']}")
+        click.echo(f"operation  {ids['operation_id']}")
+        recovered = "  (the reply was lost; recovered by the operation id)" if outcome.recovered else ""
+        click.echo(f"result     {show.result_line(outcome.result)}{recovered}")
+    return _code(outcome.result)
+
+
+def _code(result: OperationResult) -> Exit:
+    if isinstance(result, Tombstoned):
+        final = {OperationTag.REJECTED: Exit.REFUSED, OperationTag.INDETERMINATE: Exit.UNKNOWN}
+        return final.get(result.final_state, Exit.OK)
+    if isinstance(result, Rejected):
+        return Exit.REFUSED
+    return Exit.UNKNOWN if isinstance(result, Indeterminate | Unknown) else Exit.OK
+
+
+def _tell(target: Target, item: Watched, *, heal: bool) -> None:
+    """One item of a watch: a JSON line, or a line for people (a healed cut also shows what it changed)."""
+    match item:
+        case Cut():
+            head = show.snapshot_of(item.snapshot)
+            if target.as_json:
+                changed = [show.record_of(record) for record in item.changed]
+                gone = [show.key_of(key) for key in item.gone]
+                _json({"type": "snapshot", "why": item.why.value, **head, "changed": changed, "gone": gone})
+                return
+            click.echo(_cut_line(head))
+            for record in item.changed:
+                kind, object_id, revision, state, detail = show.record_row(record)
+                click.echo(f"  {kind} {object_id} r{revision}  {state}  {detail}")
+            for key in item.gone:
+                click.echo("  gone " + " ".join(show.key_of(key).values()))
+        case Broken():
+            loss = item.loss
+            if target.as_json:
+                cause = None if item.connection is None else str(item.connection)
+                positions = {"last_event": loss.last_event, "last_delivery": loss.last_delivery}
+                _json({"type": "gap", "detail": str(loss), "connection": cause, **positions})
+                return
+            cause = "" if item.connection is None else f" ({item.connection})"
+            then = "healing with a fresh snapshot" if heal else "not healing"
+            click.echo(f"GAP after event {loss.last_event}: {loss}{cause}; {then}")
+        case Restored():
+            if target.as_json:
+                _json({"type": "reconnected", **show.standing_of(item.welcome.standing)})
+            else:
+                click.echo(f"reconnected  {item.welcome.standing}")
+        case _:
+            if target.as_json:
+                _json({"type": "event", **show.event_of(item)})
+            else:
+                click.echo(show.event_line(item))
+
+
+def _cut_line(head: dict[str, Any]) -> str:
+    return (
+        f"snapshot  cut {head['cut']}  epoch {head['epoch']}  {head['record_count']} records"
+        f"  {head['page_count']} pages  sha256:{head['sha256'][:16]}.."
+    )
+
+
+def _json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document))
+
+
+def _exit(code: int) -> None:
+    click.get_current_context().exit(code)

@@ -1,0 +1,112 @@
+"""Following the authority for a long time: a stream that heals in the open (P10-19, P10-36, P12-31).
+
+Whatever breaks continuity is told first, then it is healed by a fresh snapshot, which is told too together with what it
+changed. Nothing is filled in silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
+from sidecar.coordinator.client_errors import ContinuityLost
+from sidecar.coordinator.client_events import Snapshot, Welcome, WorkEvent
+from sidecar.coordinator.client_link import Subscription
+from sidecar.coordinator.wire.ids import EventCut, SubscriptionId
+from sidecar.coordinator.wire.records import SnapshotRecord
+
+
+class Why(Enum):
+    """What a snapshot in a watch is for."""
+
+    START = "start"
+    HEAL = "heal"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A verified snapshot from which the events go on.
+
+    ``changed`` holds the records that differ from what was known before, ``gone`` the keys that are not there any more.
+    """
+
+    why: Why
+    snapshot: Snapshot
+    changed: tuple[SnapshotRecord, ...]
+    gone: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Continuity is lost. ``connection`` is why the connection ended, None when it is still up."""
+
+    loss: ContinuityLost
+    connection: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Connected again, maybe to a later activation."""
+
+    welcome: Welcome
+
+
+Watched = Cut | WorkEvent | Broken | Restored
+
+
+async def watch(
+    client: CoordinatorClient, *, after: EventCut | None = None, heal: bool = True, policy: ReconnectPolicy
+) -> AsyncGenerator[Watched, None]:
+    """Follow from a fresh snapshot on, or directly from the cut ``after``; endless unless something can not be healed.
+
+    With ``heal=False`` the first loss is told with ``Broken`` and then raised. ``policy`` bounds how often a stream
+    that breaks again without a single event in between is healed; then its ``ContinuityLost`` is raised.
+    """
+    known: Mapping[bytes, SnapshotRecord] = {}
+    delays = policy.delays()
+    if after is None:
+        snapshot, events = await client.follow()
+        yield _cut(Why.START, snapshot, known)
+    else:
+        events = await client.subscribe(after)
+    while True:
+        try:
+            async for event in events:
+                delays = policy.delays()
+                yield event
+        except ContinuityLost as loss:
+            known = events.projection.records
+            yield Broken(loss, client.down)
+            if not heal:
+                raise
+            before = client.welcome
+            snapshot, events = await _heal(client, events, loss, delays)
+            if client.welcome is not before:
+                yield Restored(client.welcome)
+            yield _cut(Why.HEAL, snapshot, known)
+
+
+async def _heal(
+    client: CoordinatorClient, broken: Subscription, loss: ContinuityLost, delays: Iterator[float]
+) -> tuple[Snapshot, Subscription]:
+    delay = next(delays, None)
+    if delay is None:
+        raise loss
+    replaces: SubscriptionId | None = None
+    if client.down is None:
+        if loss.healable:
+            replaces = broken.subscription_id
+        else:  # this side found the fault: the connection is not believed any more
+            client.disconnect()
+    if replaces is None:
+        await asyncio.sleep(delay)
+    return await client.follow(replaces=replaces)
+
+
+def _cut(why: Why, snapshot: Snapshot, known: Mapping[bytes, SnapshotRecord]) -> Cut:
+    records = {record.key(): record for record in snapshot.records}
+    changed = tuple(record for key, record in records.items() if known.get(key) != record)
+    return Cut(why, snapshot, changed, tuple(sorted(known.keys() - records.keys())))

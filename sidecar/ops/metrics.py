@@ -28,7 +28,7 @@ from sidecar import __version__
 PREFIX = "sidecar_"
 
 # A creation time beside every series doubles the exposition and serves nothing here.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

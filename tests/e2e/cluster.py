@@ -35,7 +35,7 @@ EXIT_SECONDS = 30.0
 Overrides = dict[str, dict[str, Any]]
 
 
-class DidNotStart(AssertionError):
+class DidNotStart(AssertionError):  # noqa: N818 - what happened
     """A process ended before it was ready; `exit_code` and `stderr` say how."""
 
     def __init__(self, exit_code: int, stderr: str) -> None:

@@ -1,0 +1,532 @@
+"""Becoming the writer: the order of the steps, a fault at each, restarts and copies. Store and witness are real."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sidecar.base.clock import Now
+from sidecar.base.ed25519 import SigningKey
+from sidecar.base.secret import Secret
+from sidecar.base.witnessing import Refusal, WitnessProtocolError, WitnessRefused, WitnessUnavailable
+from sidecar.coordinator.authority import activation as subject
+from sidecar.coordinator.authority.activation import Activation, ActivationRefused, Authority, Stage, Step
+from sidecar.coordinator.authority.certificate import CertificateInvalid, WitnessPin
+from sidecar.coordinator.engine.state import Batch
+from sidecar.coordinator.store.errors import StaleBatch, StoreError, StoreLocked
+from sidecar.coordinator.store.sqlite import SqliteStore
+from sidecar.coordinator.wire.ids import (
+    U64_MAX,
+    AuthorityEpoch,
+    CoordinatorId,
+    CounterWrap,
+    IncarnationId,
+)
+from sidecar.coordinator.wire.records import ActivationCertificate, AuthorityGuard
+from sidecar.witness.messages import Activate, Relinquish
+from tests.unit.witness.rig import LIFE, Clock, LocalWitness, client_key, counting_entropy
+
+
+class House:
+    """A coordinator's store directories and their witness, under one virtual clock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = Clock()
+        self.witness = LocalWitness(root / "witness", self.clock)
+        self.entropy = counting_entropy()
+        self.trace: list[Step] = []
+        self.fault: Step | None = None
+        self.slept: list[float] = []
+        self.stack = ExitStack()
+
+    def open(self, name: str = "store") -> SqliteStore:
+        store = SqliteStore.open(self.root / name, entropy=self.entropy)
+        self.stack.callback(store.close)
+        return store
+
+    def step(self, step: Step) -> None:
+        self.trace.append(step)
+        if step is self.fault:
+            raise OSError(5, f"fault at {step}")
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
+
+    def activate(self, store: subject.Store, *, wait: float = 0.0, pin: WitnessPin | None = None) -> Activation:
+        return subject.activate(
+            store,
+            self.witness,
+            entropy=self.entropy,
+            clock=self.clock.now,
+            pin=pin or self.witness.pin,
+            wait=wait,
+            sleep=self.sleep,
+            trace=self.step,
+        )
+
+    def ascend(self, store: SqliteStore) -> Activation:
+        """All the way up; a bound endpoint is a file."""
+        activation = self.activate(store)
+        activation.recover(store.load)
+        activation.bind(self.socket.touch)
+        return activation
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "endpoint"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    with house.stack:
+        yield house
+    house.witness.service.close()
+
+
+def empty_batch(authority: Authority) -> Batch:
+    return Batch(1, authority.epoch, authority.activation_sequence, (), (), (), (), 0, 0)
+
+
+@pytest.mark.req("P12-20", "P4-09")
+def test_the_steps_come_in_the_order_of_the_specification(house: House) -> None:
+    store = house.open()
+    activation = house.activate(store)
+    assert activation.stage is Stage.INSTALLED
+    assert not house.socket.exists()
+    assert store.installed().epoch == activation.authority.epoch == 1
+    activation.recover(store.load)
+    activation.bind(house.socket.touch)
+    assert house.trace == [
+        Step.LOCK,
+        Step.INCARNATION,
+        Step.EPOCH,
+        Step.CERTIFICATE,
+        Step.INSTALL,
+        Step.RECOVER,
+        Step.BIND,
+    ]
+    assert house.trace == list(Step)
+    assert house.socket.exists()
+
+
+@pytest.mark.req("P12-20", "P12-21")
+@pytest.mark.parametrize("step", list(Step))
+def test_a_fault_at_any_step_binds_nothing_and_the_next_start_succeeds(step: Step, house: House) -> None:
+    store = house.open()
+    house.fault = step
+    with pytest.raises(OSError, match=f"fault at {step}"):
+        house.ascend(store)
+    assert not house.socket.exists()
+    assert house.trace[-1] is step
+    installed = store.installed()
+    assert (installed.epoch > 0) is (step in (Step.RECOVER, Step.BIND))
+    store.close()
+    # Nothing waits for an expiry either: what was granted went back.
+    house.fault = None
+    again = house.ascend(house.open())
+    assert house.socket.exists()
+    assert again.authority.epoch > installed.epoch
+    assert house.slept == []
+
+
+@pytest.mark.req("P12-20")
+def test_recovery_and_bind_cannot_be_taken_out_of_order(house: House) -> None:
+    store = house.open()
+    activation = house.activate(store)
+    with pytest.raises(ActivationRefused, match="bind is not possible"):
+        activation.bind(house.socket.touch)
+    activation.recover(store.load)
+    with pytest.raises(ActivationRefused, match="recover is not possible"):
+        activation.recover(store.load)
+    activation.bind(house.socket.touch)
+    activation.relinquish()
+    with pytest.raises(ActivationRefused, match="stopped"):
+        activation.bind(house.socket.touch)
+
+
+@pytest.mark.req("P12-21")
+def test_a_recovery_that_outlives_the_certificate_binds_nothing(house: House) -> None:
+    activation = house.activate(house.open())
+    activation.recover(lambda: house.clock.advance(LIFE))
+    with pytest.raises(ActivationRefused, match="expired"):
+        activation.bind(house.socket.touch)
+    assert not house.socket.exists()
+
+
+class Lockless:
+    """A store whose lock was lost."""
+
+    coordinator_id = b"\x11" * 16
+
+    def lock_held(self) -> bool:
+        return False
+
+    def installed(self) -> subject.InstalledActivation:
+        raise AssertionError
+
+    def install(self, epoch: int, activation_sequence: int, token_sha256: bytes, incarnation_id: bytes) -> None:
+        raise AssertionError
+
+
+@pytest.mark.req("P12-20", "P14-05")
+def test_without_the_store_lock_the_witness_is_not_even_asked(house: House) -> None:
+    with pytest.raises(ActivationRefused, match="lock"):
+        house.activate(Lockless())
+    assert house.witness.calls == []
+
+
+@pytest.mark.req("P12-01", "P12-20", "P14-05")
+def test_a_second_process_on_the_same_store_does_not_get_as_far_as_the_witness(house: House) -> None:
+    house.activate(house.open())
+    calls = len(house.witness.calls)
+    with pytest.raises(StoreLocked):
+        house.open()
+    assert len(house.witness.calls) == calls
+
+
+@pytest.mark.req("P12-20", "P4-09", "P4-11")
+def test_the_certificate_is_for_exactly_what_was_proposed_and_is_installed(house: House) -> None:
+    store = house.open()
+    authority = house.activate(store).authority
+    (asked,) = [call for call in house.witness.calls if isinstance(call, Activate)]
+    assert (asked.coordinator_id, asked.epoch, asked.incarnation_id) == (
+        store.coordinator_id,
+        authority.epoch,
+        authority.incarnation_id,
+    )
+    installed = store.installed()
+    assert installed.epoch == authority.certificate.authority_epoch
+    assert installed.activation_sequence == authority.certificate.activation_sequence
+    assert installed.incarnation_id == authority.incarnation_id
+    guard = AuthorityGuard.decode(authority.guard)
+    assert guard == authority.certificate.guard()
+    assert guard.fencing_token_sha256 == installed.token_sha256 == authority.token_sha256
+
+
+@pytest.mark.req("P4-08", "P4-09", "P12-14", "P14-06")
+def test_every_restart_is_a_new_incarnation_with_a_higher_epoch_and_activation(house: House) -> None:
+    seen: list[Authority] = []
+    for _ in range(5):
+        store = house.open()
+        activation = house.activate(store)
+        seen.append(activation.authority)
+        activation.relinquish()
+        store.close()
+    assert len({authority.incarnation_id for authority in seen}) == 5
+    assert len({authority.token_sha256 for authority in seen}) == 5
+    assert len({authority.coordinator_id for authority in seen}) == 1
+    assert [authority.epoch for authority in seen] == [1, 2, 3, 4, 5]
+    assert [authority.activation_sequence for authority in seen] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.req("P4-08")
+def test_an_incarnation_that_repeats_the_last_one_is_refused(house: House) -> None:
+    store = house.open()
+    first = house.activate(store)
+    first.relinquish()
+    house.entropy = lambda size: first.authority.incarnation_id
+    with pytest.raises(ActivationRefused, match="repeated"):
+        house.activate(store)
+
+
+@pytest.mark.req("P12-14")
+@pytest.mark.parametrize(("in_store", "at_witness"), [(9, 3), (3, 9)])
+def test_the_epoch_is_above_both_store_and_witness(in_store: int, at_witness: int, house: House) -> None:
+    store = house.open()
+    granted = house.witness.activate(
+        CoordinatorId(store.coordinator_id), AuthorityEpoch(at_witness), IncarnationId(b"\x01" * 16)
+    )
+    house.witness.relinquish(granted.coordinator_id, granted.activation_sequence, granted.fencing_token)
+    store.install(in_store, 1, b"\x01" * 32, b"\x01" * 16)
+    authority = house.activate(store).authority
+    assert (authority.epoch, authority.activation_sequence) == (10, 2)
+
+
+@pytest.mark.req("P4-06", "P12-14")
+def test_an_epoch_never_wraps(house: House) -> None:
+    store = house.open()
+    store.install(U64_MAX, 1, b"\x01" * 32, b"\x01" * 16)
+    with pytest.raises(CounterWrap):
+        house.activate(store)
+
+
+@pytest.mark.req("P12-24", "P12-21", "P12-33")
+def test_no_witness_no_coordinator(house: House) -> None:
+    store = house.open()
+    house.witness.down = True
+    with pytest.raises(WitnessUnavailable):
+        house.ascend(store)
+    assert store.installed().epoch == 0
+    assert not house.socket.exists()
+
+
+@pytest.mark.req("P12-23")
+def test_a_copied_store_without_the_witness_client_key_cannot_activate(house: House) -> None:
+    store = house.open()
+    house.activate(store).relinquish()
+    store.close()
+    shutil.copytree(house.root / "store", house.root / "copy")
+    house.witness.key = client_key(7)  # all that the thief has are keys of its own
+    with pytest.raises(WitnessRefused) as caught:
+        house.ascend(house.open("copy"))
+    assert caught.value.reason is Refusal.NOT_AUTHORISED
+    assert not house.socket.exists()
+
+
+@pytest.mark.req("P12-22", "P14-05")
+def test_a_copied_store_beside_the_running_one_waits_for_expiry(house: House) -> None:
+    store = house.open()
+    running = house.activate(store)
+    shutil.copytree(house.root / "store", house.root / "copy")
+    copy = house.open("copy")
+    with pytest.raises(WitnessRefused) as caught:
+        house.ascend(copy)
+    assert caught.value.reason is Refusal.LEASE_ACTIVE
+    assert copy.installed() == store.installed()
+    assert not house.socket.exists()
+    # The original dies without a word; the copy waits exactly until no certificate of it can be in force.
+    successor = house.activate(copy, wait=2 * LIFE)
+    assert house.slept == [LIFE]
+    assert not running.authority.valid(house.clock.now())
+    assert successor.authority.epoch > running.authority.epoch
+    assert successor.authority.activation_sequence > running.authority.activation_sequence
+    # The original's own store cannot be written under the old activation's renewal any more.
+    with pytest.raises(WitnessRefused):
+        house.witness.renew(running.authority.certificate)
+
+
+@pytest.mark.req("P12-22")
+def test_a_copied_store_activates_at_once_after_confirmed_relinquishment(house: House) -> None:
+    store = house.open()
+    running = house.activate(store)
+    running.relinquish()
+    shutil.copytree(house.root / "store", house.root / "copy")
+    assert house.activate(house.open("copy")).authority.epoch == running.authority.epoch + 1
+    assert house.slept == []
+
+
+@pytest.mark.req("P12-22", "P14-05")
+def test_a_restored_older_store_comes_back_above_the_witness(house: House) -> None:
+    store = house.open()
+    house.activate(store).relinquish()
+    store.close()
+    shutil.copytree(house.root / "store", house.root / "backup")
+    for _ in range(3):
+        store = house.open()
+        house.activate(store).relinquish()
+        store.close()
+    assert house.activate(house.open("backup")).authority.epoch == 5
+
+
+def test_the_wait_ends_at_the_callers_limit(house: House) -> None:
+    store = house.open()
+    house.activate(store)
+    with pytest.raises(WitnessRefused, match="lease_active"):
+        house.activate(store, wait=20.0)
+    assert house.slept == [20.0]
+    assert [authority.epoch for authority in [store.installed()]] == [1]
+
+
+@pytest.mark.req("P12-14", "P12-20")
+def test_a_rival_that_got_in_between_costs_another_proposal(house: House) -> None:
+    store = house.open()
+    rivals = iter((4, 7))
+    last = house.witness.last
+
+    def racing(coordinator_id: CoordinatorId) -> tuple[int, int]:
+        seen = last(coordinator_id)
+        if (epoch := next(rivals, None)) is not None:
+            granted = house.witness.activate(coordinator_id, AuthorityEpoch(epoch), IncarnationId(b"\x01" * 16))
+            house.witness.relinquish(coordinator_id, granted.activation_sequence, granted.fencing_token)
+        return seen
+
+    house.witness.last = racing  # type: ignore[method-assign]
+    assert house.activate(store).authority.epoch == 8
+    proposed = [call.epoch for call in house.witness.calls if isinstance(call, Activate)]
+    assert proposed == [4, 1, 7, 5, 8]
+
+
+def test_an_endless_rivalry_ends(house: House) -> None:
+    house.witness.last = lambda coordinator_id: (0, 0)  # type: ignore[method-assign]
+    store = house.open()
+    house.activate(store).relinquish()
+    store.close()
+    (house.root / "store").rename(house.root / "away")
+    fresh = house.open("fresh")
+    coordinator = CoordinatorId(fresh.coordinator_id)
+    granted = house.witness.activate(coordinator, AuthorityEpoch(99), IncarnationId(b"\x01" * 16))
+    house.witness.relinquish(coordinator, granted.activation_sequence, granted.fencing_token)
+    with pytest.raises(WitnessRefused) as caught:
+        house.activate(fresh)
+    assert (caught.value.reason, caught.value.last_epoch) == (Refusal.EPOCH_TOO_LOW, 99)
+
+
+@pytest.mark.req("P12-08", "P12-20")
+@pytest.mark.parametrize("wrong", ["id", "key"])
+def test_a_certificate_of_another_witness_than_the_pinned_one_installs_nothing(wrong: str, house: House) -> None:
+    store = house.open()
+    pin = house.witness.pin
+    stranger = SigningKey(Secret(b"\x09" * 32)).public_key
+    wrong_pin = WitnessPin(b"\xab" * 16, pin.public_key) if wrong == "id" else WitnessPin(pin.witness_id, stranger)
+    with pytest.raises(CertificateInvalid):
+        house.activate(store, pin=wrong_pin)
+    assert store.installed().epoch == 0
+    assert Step.INSTALL not in house.trace
+
+
+class LyingWitness(LocalWitness):
+    """Certifies something else than what was asked for."""
+
+    def activate(
+        self, coordinator_id: CoordinatorId, epoch: AuthorityEpoch, incarnation_id: IncarnationId
+    ) -> ActivationCertificate:
+        return super().activate(coordinator_id, AuthorityEpoch(epoch + 1), incarnation_id)
+
+
+@pytest.mark.req("P12-20")
+def test_a_certificate_for_another_epoch_installs_nothing(house: House) -> None:
+    house.witness.service.close()
+    house.witness = LyingWitness(house.root / "witness", house.clock)
+    store = house.open()
+    with pytest.raises(CertificateInvalid, match="epoch"):
+        house.activate(store)
+    assert store.installed().epoch == 0
+
+
+@pytest.mark.req("P12-09", "P14-05")
+def test_a_witness_that_lost_activations_is_not_trusted(house: House) -> None:
+    store = house.open()
+    store.install(1, 40, b"\x01" * 32, b"\x01" * 16)
+    with pytest.raises(ActivationRefused, match="lost activations"):
+        house.activate(store)
+    assert store.installed().activation_sequence == 40
+    assert isinstance(house.witness.calls[-1], Relinquish)
+
+
+@pytest.mark.req("P12-21")
+def test_a_store_that_cannot_install_gives_the_token_back(house: House) -> None:
+    store = house.open()
+
+    class Full:
+        coordinator_id = store.coordinator_id
+        lock_held = store.lock_held
+        installed = store.installed
+
+        def install(self, *values: object) -> None:
+            raise StoreError(house.root, "is full")
+
+    with pytest.raises(StoreError, match="is full"):
+        house.activate(Full())
+    house.activate(store)
+    assert house.slept == []
+
+
+@pytest.mark.req("P12-21")
+def test_the_first_failure_is_what_is_told_when_the_token_cannot_go_back(house: House) -> None:
+    store = house.open()
+    activation = house.activate(store)
+
+    def fail() -> None:
+        house.witness.down = True
+        raise StoreError(house.root, "is damaged")
+
+    with pytest.raises(StoreError, match="is damaged"):
+        activation.recover(fail)
+    assert activation.stage is Stage.STOPPED
+
+
+@pytest.mark.req("P12-12")
+def test_a_clean_stop_relinquishes_once(house: House) -> None:
+    activation = house.ascend(house.open())
+    activation.relinquish()
+    activation.relinquish()
+    assert [type(call) for call in house.witness.calls].count(Relinquish) == 1
+    assert activation.stage is Stage.STOPPED
+
+
+def test_a_stop_that_the_witness_did_not_confirm_is_told(house: House) -> None:
+    activation = house.ascend(house.open())
+    house.witness.down = True
+    with pytest.raises(WitnessUnavailable):
+        activation.relinquish()
+
+
+@pytest.mark.req("P12-16")
+def test_the_certificate_is_valid_by_both_clocks_or_not_at_all(house: House) -> None:
+    authority = house.activate(house.open()).authority
+    now = house.clock.now()
+    assert authority.valid(Now(now.wall + LIFE - 0.001, now.mono + LIFE - 0.001))
+    assert not authority.valid(Now(now.wall + LIFE, now.mono))
+    assert not authority.valid(Now(now.wall, now.mono + LIFE))
+    assert not authority.valid(Now(now.wall - 1e6, now.mono + LIFE))
+
+
+@pytest.mark.req("P12-16")
+def test_life_counts_from_the_moment_of_asking(house: House) -> None:
+    activate = house.witness.activate
+
+    def slow(
+        coordinator_id: CoordinatorId, epoch: AuthorityEpoch, incarnation_id: IncarnationId
+    ) -> ActivationCertificate:
+        house.clock.advance(3)
+        granted = activate(coordinator_id, epoch, incarnation_id)
+        house.clock.advance(2)
+        return granted
+
+    house.witness.activate = slow  # type: ignore[method-assign]
+    asked = house.clock.now().mono
+    authority = house.activate(house.open()).authority
+    assert authority.deadline_mono == asked + LIFE
+
+
+@pytest.mark.req("P12-02")
+def test_the_store_holds_nothing_of_the_witness(house: House) -> None:
+    store = house.open()
+    activation = house.activate(store)
+    store.commit(empty_batch(activation.authority), lambda: None)
+    seed = (house.root / "witness" / "witness.ed25519").read_bytes()
+    files = [path for path in (house.root / "store").rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        content = path.read_bytes()
+        assert seed not in content
+        assert activation.authority.certificate.fencing_token not in content
+        assert house.witness.pin.public_key not in content
+    assert not {path.name for path in files} & {path.name for path in (house.root / "witness").iterdir()}
+
+
+@pytest.mark.req("P14-05", "P12-14")
+def test_a_store_refuses_batches_and_activations_of_the_past(house: House) -> None:
+    store = house.open()
+    old = house.activate(store)
+    old.relinquish()
+    house.activate(store)
+    with pytest.raises(StaleBatch):
+        store.install(old.authority.epoch, 9, b"\x01" * 32, b"\x01" * 16)
+    with pytest.raises(StaleBatch):
+        store.commit(empty_batch(old.authority), lambda: None)
+
+
+def test_an_authority_shows_no_token(house: House) -> None:
+    authority = house.activate(house.open()).authority
+    token = authority.certificate.fencing_token
+    shown = repr(authority)
+    for secret in (token, authority.token_sha256, authority.guard):
+        assert repr(secret) not in shown
+        assert secret.hex() not in shown
+
+
+def test_a_witness_that_is_no_witness_stops_the_start(house: House) -> None:
+    def garbage(coordinator_id: CoordinatorId) -> tuple[int, int]:
+        raise WitnessProtocolError("something else answered")
+
+    house.witness.last = garbage  # type: ignore[method-assign]
+    with pytest.raises(WitnessProtocolError):
+        house.activate(house.open())

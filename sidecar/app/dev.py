@@ -136,8 +136,7 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
         [*sidecar, "serve", "--config", str(provisioned.serve_config)],
         layout.log / "serve.log",
     )
-    await supervisor.start(nats)
-    await supervisor.start(witness)
+    await asyncio.gather(supervisor.start(nats), supervisor.start(witness))
     dev = Dev(layout, provisioned, broker, serve, {})
 
     def refresh(child: Child) -> None:

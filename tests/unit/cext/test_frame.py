@@ -6,10 +6,11 @@ import asyncio
 import pickle
 import socket
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import uvloop
 
 from cext.frame import HEADER, MAX_LENGTH, FrameTooLarge, FrameTypeRefused, Splitter, encode_frame
 
@@ -368,20 +369,24 @@ class Receiver(asyncio.BufferedProtocol):
         self.done.set_result(exc)
 
 
-@pytest.mark.asyncio
-async def test_a_kernel_reads_straight_into_the_splitter() -> None:
+async def exchange(frames: list[tuple[int, bytes]]) -> Receiver:
     ours, theirs = socket.socketpair()
-    loop = asyncio.get_running_loop()
-    _, receiver = await loop.create_connection(Receiver, sock=ours)
+    _, receiver = await asyncio.get_running_loop().create_connection(Receiver, sock=ours)
     _, writer = await asyncio.open_connection(sock=theirs)
-    sent = [
-        (index % 256, bytes([index % 256]) * size) for index, size in enumerate([0, 1, 300_000, 59, 16_380, 7] * 10)
-    ]
-    for frame in sent:
+    for frame in frames:
         writer.write(encode_frame(*frame))
     await writer.drain()
     writer.close()
-    assert await receiver.done is None
     await writer.wait_closed()
+    assert await receiver.done is None
+    return receiver
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_kernel_reads_straight_into_the_splitter(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    sizes = [0, 1, 300_000, 59, STORAGE - 4, STORAGE - 5, 7] * 10
+    sent = [(index, bytes([index]) * size) for index, size in enumerate(sizes)]
+    with asyncio.Runner(loop_factory=loop) as runner:
+        receiver = runner.run(exchange(sent))
     assert [(frame_type, bytes(body)) for frame_type, body in receiver.frames] == sent
     assert receiver.splitter.buffered == 0

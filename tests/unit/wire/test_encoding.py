@@ -8,7 +8,7 @@ import pytest
 
 from cext.tlv import encode_varint
 from sidecar.coordinator.wire import frames, records, results, terminal
-from sidecar.coordinator.wire.codecs import U8, decode_image, encode_image, listing, optional
+from sidecar.coordinator.wire.codecs import U8, decode_image, encode_image, framed, leaf, listing, optional
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType, ObjectKind, ResourceKind, WireType
 from sidecar.coordinator.wire.errors import LocalProtocolError, MalformedMessage, RevisionConflict
 from sidecar.coordinator.wire.ids import event_sequence, object_revision
@@ -154,6 +154,17 @@ def test_a_list_is_count_and_elements() -> None:
             decode_image(codec, bytes.fromhex(image))
     with pytest.raises(LocalProtocolError):
         encode_image(codec, (1, 2, 3, 4))
+
+
+@pytest.mark.req("E-17", "E-23")
+def test_a_framed_image_is_bounded_by_its_length_and_its_cap() -> None:
+    codec = framed(leaf(10), cap=6)
+    assert decode_image(codec, encode_image(codec, b"ab")) == b"ab"
+    with pytest.raises(LocalProtocolError):
+        encode_image(codec, b"abc")
+    for image in ("00000007" + "00000003616263", "00000006" + "000000036162", "00000006" + "0000000161" + "00"):
+        with pytest.raises(MalformedMessage):
+            decode_image(codec, bytes.fromhex(image))
 
 
 @pytest.mark.req("E-23", "P4-10")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sidecar.coordinator.wire import frames, records, results, terminal
@@ -283,6 +285,20 @@ def test_an_offer_is_profile_and_nonce() -> None:
     for wrong in (image[:-1], image + b"\x00", image[:20] + bytes(32), image.replace(b"/v1", b"/v2"), image[4:]):
         with pytest.raises(MalformedMessage):
             records.WorkloadOffer.decode(wrong)
+
+
+@pytest.mark.req("E-21")
+@pytest.mark.parametrize("result", [pytest.param(result, id=f"{at}") for at, result in enumerate(RESULTS)])
+def test_a_member_of_a_union_has_its_own_tag(result: results.OperationResult) -> None:
+    image = results.encode_operation(result)
+    with pytest.raises(MalformedMessage):
+        type(result).decode(bytes([image[0] ^ 1]) + image[1:])
+
+
+@pytest.mark.parametrize("value", ["1", None, 1 << 32, -1])
+def test_a_column_without_an_image_is_local_misuse(value: Any) -> None:
+    with pytest.raises(LocalProtocolError):
+        records.GroupId(value).encode()
 
 
 def test_admin_payloads_fit_their_kind() -> None:

@@ -26,7 +26,7 @@ from sidecar.coordinator.committer import Committer
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.session import HandshakeEnv, ServerSession
 from sidecar.coordinator.store.sqlite import SqliteStore
-from sidecar.coordinator.transport.socketfile import SocketFile
+from sidecar.coordinator.transport.socketfile import BACKLOG, SocketFile
 from sidecar.coordinator.transport.unix import UnixConnection
 from sidecar.coordinator.wire.records import ActivationCertificate
 from sidecar.ops.logging import Log
@@ -100,7 +100,7 @@ class CoordinatorServer:
             failed=self._commit_failed,
         )
         self._engine.set_registry(self._parts.watcher.current, self._clock())
-        endpoint = await loop.create_unix_server(lambda: UnixConnection(self, loop), sock=listener)
+        endpoint = await loop.create_unix_server(lambda: UnixConnection(self, loop), sock=listener, backlog=BACKLOG)
         self._bound = True
         loop.set_exception_handler(self._loop_failed)
         ticking = asyncio.create_task(self._tick_forever())

@@ -67,8 +67,9 @@ class Committer:
 
     def _check(self) -> None:
         """Right before COMMIT, in the writer's thread: a commit needs a certificate that is valid at that moment."""
+        valid = self._engine.authority.valid(self._clock())
         reason = self._engine.fenced
-        if reason is None and not self._engine.authority.valid(self._clock()):
+        if reason is None and not valid:
             reason = "the activation certificate expired"
         if reason is not None:
             raise Fenced(reason)

@@ -1,0 +1,145 @@
+"""From the engine to a real store and back: order, group commit, the last check before COMMIT, the first failure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.base.clock import Now
+from sidecar.coordinator.committer import MAX_IN_FLIGHT, Committer
+from sidecar.coordinator.store.sqlite import SqliteStore
+from sidecar.coordinator.wire import frames as fr
+from tests.unit.engine.harness import START, Client, FakeAuthority, World
+
+
+class Stage:
+    """An engine, its store on disk, and the committer between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = SqliteStore.open(directory, entropy=os.urandom)
+        authority = FakeAuthority(coordinator_id=self.store.coordinator_id)
+        self.store.install(authority.epoch, authority.activation_sequence, b"\x01" * 32, authority.incarnation_id)
+        self.world = World(authority=authority, state=self.store.load())
+        self.failures: list[str] = []
+        self.now: Now = START
+        self.gate: threading.Event | None = None
+        self.at_the_gate = threading.Event()
+        self.committer = Committer(
+            self.world.engine,
+            self.store,
+            loop=asyncio.get_running_loop(),
+            clock=self.clock,
+            observer=self.world.observer,
+            failed=self.failures.append,
+        )
+
+    def clock(self) -> Now:
+        if self.gate is not None and threading.current_thread() is not threading.main_thread():
+            self.at_the_gate.set()
+            assert self.gate.wait(20)
+        return self.now
+
+    async def stopped_before_commit(self) -> None:
+        """The writer thread stands right before COMMIT and waits for the gate."""
+        assert await asyncio.to_thread(self.at_the_gate.wait, 20)
+
+    def close(self) -> None:
+        self.committer.stop()
+        self.store.close()
+
+    def create(self, client: Client, objective: int) -> None:
+        client.send(client.create(objective))
+
+
+def results(client: Client) -> list[fr.Frame]:
+    return [frame for frame in client.pull() if isinstance(frame, fr.CoordCommandResult)]
+
+
+def staged(test: Callable[[Stage], Any]) -> Callable[[Path], None]:
+    def run(tmp_path: Path) -> None:
+        async def body() -> None:
+            stage = Stage(tmp_path / "store")
+            try:
+                await test(stage)
+            finally:
+                stage.close()
+
+        asyncio.run(body())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@staged
+async def test_a_reply_waits_until_its_batch_is_on_disk(stage: Stage) -> None:
+    client = stage.world.connect()
+    stage.gate = threading.Event()
+    stage.create(client, 1)
+    stage.committer.kick()
+    await stage.stopped_before_commit()
+    assert results(client) == []
+    assert stage.store.last_sequence == 0
+    stage.gate.set()
+    await stage.committer.drain()
+    assert len(results(client)) == 1
+    assert stage.store.last_sequence > 0
+
+
+@staged
+async def test_what_arrives_while_the_disk_is_busy_is_gathered(stage: Stage) -> None:
+    client = stage.world.connect()
+    stage.gate = threading.Event()
+    for number in range(1, 101):
+        stage.create(client, number)
+        stage.committer.kick()
+        await asyncio.sleep(0)
+    assert stage.committer._in_flight == MAX_IN_FLIGHT
+    stage.gate.set()
+    await stage.committer.drain()
+    assert len(results(client)) == 100
+    sizes = [call[1] for call in stage.world.observer.calls if call[0] == "batch"]
+    assert sum(sizes) == 100
+    assert max(sizes) > 50
+
+
+@pytest.mark.req("P12-17")
+@staged
+async def test_a_certificate_that_expires_on_the_way_to_the_disk_stops_the_commit(stage: Stage) -> None:
+    client = stage.world.connect()
+    stage.gate = threading.Event()
+    stage.create(client, 1)
+    stage.committer.kick()
+    await stage.stopped_before_commit()
+    stage.now = Now(START.wall + 10**10, START.mono + 10**10)
+    stage.gate.set()
+    await stage.committer.drain()
+    assert stage.store.last_sequence == 0
+    assert results(client) == []
+    assert any("expired" in failure for failure in stage.failures)
+
+
+@pytest.mark.req("P12-17")
+@staged
+async def test_nothing_is_committed_once_the_engine_is_fenced(stage: Stage) -> None:
+    client = stage.world.connect()
+    stage.gate = threading.Event()
+    stage.create(client, 1)
+    stage.committer.kick()
+    await stage.stopped_before_commit()
+    stage.world.engine.fence("the store lock was lost")
+    stage.gate.set()
+    await stage.committer.drain()
+    assert stage.store.last_sequence == 0
+    assert results(client) == []
+
+
+@staged
+async def test_draining_an_idle_committer_returns(stage: Stage) -> None:
+    await stage.committer.drain()
+    assert stage.failures == []

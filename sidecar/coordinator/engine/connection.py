@@ -211,7 +211,7 @@ class Connection:
         room = self._take_control(frames, max_bytes)
         if self.closing is None and room > 0:
             room = self._take_replies(frames, room)
-            if not self.out and room > 0 and self.writable:
+            if room > 0 and self.writable:
                 self._producer.events(self, frames, room)
         return frames
 

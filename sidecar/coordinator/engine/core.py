@@ -34,6 +34,7 @@ from sidecar.coordinator.wire.errors import (
     ResourceExhausted,
 )
 from sidecar.coordinator.wire.frames import (
+    FRAMES,
     AuthorityRenewed,
     CoordCommand,
     CoordErrorFrame,
@@ -53,6 +54,8 @@ from sidecar.coordinator.wire.frames import (
 from sidecar.coordinator.wire.ids import CounterWrap
 from sidecar.coordinator.wire.limits import Limits
 
+GUARDED = frozenset(shape for shape in FRAMES.values() if any(item.name == "authority_guard" for item in shape.FIELDS))
+"""State-rooting requests: they carry the guard themselves, continuations inherit it (P4-10, P4-13)."""
 GOODBYE = "authentication failed"
 """What a revoked or expired connection is told; never why (W8-09, OPEN W8-a)."""
 
@@ -180,7 +183,7 @@ class Engine:
         request_id: int = frame.request_id
         opened = False
         try:
-            guard = frame.raw("authority_guard") if hasattr(frame, "authority_guard") else None
+            guard = frame.raw("authority_guard") if type(frame) in GUARDED else None
             if not self._may_act(conn, guard):
                 return
             conn.open_request(request_id)

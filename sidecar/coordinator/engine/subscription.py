@@ -1,8 +1,8 @@
 """Subscriptions: cursors over the shared log with dual credit, exact-next deliveries and explicit gaps (P10).
 
 What waits for a subscription is a distance in the log, not a copy. It counts as its *unsent queue* (P3-36, P3-46) as
-long as it can not go out: the subscription is reserved, its credit does not cover what waits, or the transport pushes
-back. Events from before a SUBSCRIBE are history: they are read from the log at the pace of the credit and never queued
+far as it can not go out: the subscription is reserved, the credit does not cover it, or the transport pushes back.
+Events from before a SUBSCRIBE are history: they are read from the log at the pace of the credit and never queued
 (OPEN P10-c).
 """
 
@@ -118,15 +118,15 @@ class Subscription:
         """Whether the log may hold an event for it."""
         return self.lag_frames > 0 or self.cursor < self.history_end
 
-    def flowing(self) -> bool:
-        """Whether everything that waits can go out now, so that nothing of it is queued."""
-        return (
-            self.state is SubscriptionState.LIVE
-            and self.conn.writable
-            and self.cursor >= self.history_end
-            and self.credit.count >= self.lag_frames
-            and self.credit.nbytes >= self.lag_bytes
-        )
+    def unsent(self) -> tuple[int, int]:
+        """Frames and bytes that wait and can not go out now: what counts as the unsent queue."""
+        if self.state is not SubscriptionState.LIVE or not self.conn.writable or self.cursor < self.history_end:
+            return self.lag_frames, self.lag_bytes
+        if self.credit.nbytes < self.lag_bytes:
+            return self.lag_frames, self.lag_bytes
+        # The bytes suffice for all of it, so that the count alone says how much stays behind.
+        frames = max(0, self.lag_frames - self.credit.count)
+        return frames, self.lag_bytes if frames else 0
 
     def drop(self, state: SubscriptionState) -> None:
         """Pause or close: queue, credit and what they charge are gone (P10-17)."""
@@ -266,17 +266,18 @@ class Streams:
 
     def _settle(self, sub: Subscription) -> None:
         """Charge what waits and can not go out, or give it back; a full queue is a gap (P3-36, P3-46, P3-48)."""
-        flowing = sub.flowing()
-        frames, nbytes = (0, 0) if flowing else (sub.lag_frames, sub.lag_bytes)
-        more, heavier = frames - sub.queued_frames, nbytes - sub.queued_bytes
-        if more > 0:
-            if not sub.queue.charge_many([(Resource.QUEUE_FRAMES, more), (Resource.QUEUE_BYTES, heavier)]):
-                self._runtime.observer.quota(Resource.QUEUE_FRAMES.label)
-                self.gap(sub, GapReason.QUEUE_OVERFLOW)
-                return
-        elif more < 0:
-            sub.queue.release(Resource.QUEUE_FRAMES, -more)
-            sub.queue.release(Resource.QUEUE_BYTES, -heavier)
+        frames, nbytes = sub.unsent()
+        changes = (
+            (Resource.QUEUE_FRAMES, frames - sub.queued_frames),
+            (Resource.QUEUE_BYTES, nbytes - sub.queued_bytes),
+        )
+        if not sub.queue.charge_many([(resource, change) for resource, change in changes if change > 0]):
+            self._runtime.observer.quota(Resource.QUEUE_FRAMES.label)
+            self.gap(sub, GapReason.QUEUE_OVERFLOW)
+            return
+        for resource, change in changes:
+            if change < 0:
+                sub.queue.release(resource, -change)
         sub.queued_frames, sub.queued_bytes = frames, nbytes
 
     def retained_from(self, first: int, connections: list[Connection]) -> None:

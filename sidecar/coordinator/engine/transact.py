@@ -98,18 +98,21 @@ class Transactions:
                 raise OperationConflict("the operation id is taken") from None
             raise
         try:
-            outcome, operation = self._decide(conn, decoded, stored)
+            if stored is not None:
+                result = decode_operation(self._repeat(conn, decoded, stored).result)
+                admitted = None
+            else:
+                result, admitted = self._first(conn, decoded)
         except ProtocolError as error:
             self._runtime.observer.command(decoded.kind, error.code.name.lower())
             raise
-        self._runtime.observer.command(decoded.kind, outcome)
-        result = CoordCommandResult(request_id=frame.request_id, operation=decode_operation(operation.result))
-        self.answer(conn, result.encode(), frame.request_id)
-        return operation if stored is None else None
+        self._runtime.observer.command(decoded.kind, "repeated" if admitted is None else "succeeded")
+        answer = CoordCommandResult(request_id=frame.request_id, operation=result)
+        self.answer(conn, answer.encode(), frame.request_id)
+        return admitted
 
-    def _decide(self, conn: Connection, decoded: Decoded, stored: Operation | None) -> tuple[str, Operation]:
-        if stored is not None:
-            return "repeated", self._repeat(conn, decoded, stored)
+    def _first(self, conn: Connection, decoded: Decoded) -> tuple[OperationResult, Operation]:
+        """A new operation id: every check, then the change and the row (P8-16)."""
         run = check_allowed(decoded.kind, conn.capabilities, conn.grant.scopes)
         for precondition in decoded.preconditions:
             # An invisible object behaves as absent, and absent is revision 0 (OPEN P8-d).
@@ -117,7 +120,7 @@ class Transactions:
             if precondition.expected_revision != (0 if seen is None else seen.revision):
                 raise RevisionConflict("a precondition does not hold")
         change = run(self.head, decoded.payload)
-        return "succeeded", self._admit(conn, decoded, change)
+        return self._admit(conn, decoded, change)
 
     def _repeat(self, conn: Connection, decoded: Decoded, stored: Operation) -> Operation:
         """A used operation id: the stored state for the same principal and digest, else a conflict (P8-14, P8-15)."""
@@ -127,10 +130,11 @@ class Transactions:
             raise NotFound("no such operation")
         return stored
 
-    def _admit(self, conn: Connection, decoded: Decoded, change: Change) -> Operation:
+    def _admit(self, conn: Connection, decoded: Decoded, change: Change) -> tuple[OperationResult, Operation]:
         """Admission and completion in one transaction, with one OPERATION_CHANGED (P8-13, OPEN P8-f, P8-g)."""
         runtime, principal = self._runtime, KeyId(conn.grant.key_id)
         last = EventSequence(_plus(self.head.last_sequence, len(change.puts) + 1))
+        result = succeeded(last, change.result)
         operation = _operation(
             Operation(
                 decoded.operation_id,
@@ -144,7 +148,7 @@ class Transactions:
                 runtime.policy.retention_seconds,
                 change.created,
             ),
-            succeeded(last, change.result),
+            result,
         )
         entries = [put.record for put in change.puts]
         self._check_room([*entries, operation])
@@ -155,7 +159,7 @@ class Transactions:
             self._put(group, put.record, put.event)
         self._put(group, operation, EventKind.OPERATION_CHANGED)
         self._close_transaction(group)
-        return operation
+        return result, operation
 
     def _check_room(self, entries: list[Record | Operation]) -> None:
         """Refuse what could never be sent, and new work under storage pressure (OPEN P3-f, P5-11)."""
@@ -173,10 +177,10 @@ class Transactions:
         if not conn.visibility.operations:
             raise NotFound("no such operation")
         stored = self.head.operation(frame.operation_id)
-        result: OperationResult = Unknown()
+        found: OperationResult = Unknown()
         if stored is not None and conn.visibility.sees_entry(stored):
-            result = decode_operation(stored.result)
-        answer = OperationResultFrame(request_id=frame.request_id, operation=result)
+            found = decode_operation(stored.result)
+        answer = OperationResultFrame(request_id=frame.request_id, operation=found)
         self.answer(conn, answer.encode(), frame.request_id)
 
     # ---- changes without a command ----

@@ -87,15 +87,6 @@ class Tree(Generic[K, V]):
             return node.values[at]
         return None
 
-    def last_key(self) -> K | None:
-        """The largest key, or ``None`` when empty."""
-        if not self._size:
-            return None
-        node = self._root
-        while isinstance(node, _Branch):
-            node = node.children[-1]
-        return node.keys[-1]
-
     def items(self, after: K | None = None) -> Iterator[tuple[K, V]]:
         """Pairs in key order, all of them or those behind ``after``."""
         stack: list[tuple[_Branch[K, V], int]] = []

@@ -157,6 +157,21 @@ def test_fencing_tells_everybody_and_commits_nothing_more() -> None:
     assert world.engine.next_deadline() is None
 
 
+@pytest.mark.req("P10-17", "P12-17")
+def test_a_fence_gaps_neither_what_is_paused_nor_what_was_never_named() -> None:
+    world = World()
+    client, maker = world.connect(1), world.connect(2)
+    client.live(0, 0, 0)
+    for number in range(1, 514):
+        maker.send(maker.create(number))
+        maker.pull()
+    client.pull()
+    assert [gap.reason for gap in client.gaps()] == [GapReason.QUEUE_OVERFLOW]
+    client.send(client.subscribe(0))
+    world.engine.fence("test")
+    assert [type(frame) for frame in client.pull()] == [fr.CoordErrorFrame]
+
+
 @pytest.mark.req("P12-17")
 def test_the_tick_fences_when_the_renewal_did_not_come_and_a_renewal_prevents_it() -> None:
     world = World(authority=FakeAuthority(wall_expiry=START.wall + 60, deadline_mono=START.mono + 60))
@@ -269,6 +284,7 @@ def test_a_lost_grant_releases_everything_and_says_goodbye(how: str) -> None:
     assert isinstance(tail[-1], fr.CoordErrorFrame)
     assert tail[-1].code is ErrorCode.AUTHENTICATION_FAILED
     assert len(tail) == 3, "no page, no event, no reply"
+    assert not client.conn.out, "what is never sent is not kept either"
     assert (other.conn.closing is None) == (how != "malformed")
 
 

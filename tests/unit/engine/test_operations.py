@@ -251,8 +251,9 @@ def test_a_refused_command_leaves_no_row(world: World, reason: str) -> None:
 
 @pytest.mark.req("P7-26", "P7-24", "P5-17")
 @pytest.mark.parametrize("kind", [kind for kind in CommandKind if COMMANDS[kind].run is None])
-def test_gated_commands_are_refused_before_admission(world: World, kind: CommandKind) -> None:
-    client = world.connect()
+@pytest.mark.parametrize("capabilities", [0, 0x1F])
+def test_gated_commands_are_refused_before_admission(world: World, kind: CommandKind, capabilities: int) -> None:
+    client = world.connect(capabilities=capabilities)
     frame = client.command(kind, payload_of(kind))
     client.refused(frame, ErrorCode.CAPABILITY_REQUIRED)
     assert world.observer.count("command", kind, "capability_required") == 1

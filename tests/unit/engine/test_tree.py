@@ -35,7 +35,6 @@ def test_behaves_as_a_sorted_dictionary_and_old_versions_stay(
     for version, expected in versions:
         assert list(version.items()) == expected
         assert len(version) == len(expected)
-        assert version.last_key() == (expected[-1][0] if expected else None)
         for after in (-1, 0, 77, 200, 400):
             assert list(version.items(after)) == [pair for pair in expected if pair[0] > after]
 
@@ -56,7 +55,6 @@ def test_many_keys_in_any_order_and_all_removed(order: str) -> None:
         tree = tree.remove(key)
     assert len(tree) == 0
     assert list(tree.items()) == []
-    assert tree.last_key() is None
     assert len(full) == 5000
 
 

@@ -362,8 +362,8 @@ def _tell(target: Target, item: Watched, *, heal: bool) -> None:
 
 def _cut_line(head: dict[str, Any]) -> str:
     return (
-        f"snapshot  cut {head['cut']}  epoch {head['epoch']}  {head['record_count']} records"
-        f"  {head['page_count']} pages  sha256:{head['sha256'][:16]}.."
+        f"snapshot  cut {head['cut']}  epoch {head['epoch']}  records {head['record_count']}"
+        f"  pages {head['page_count']}  sha256:{head['sha256'][:16]}.."
     )
 
 

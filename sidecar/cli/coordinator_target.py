@@ -76,8 +76,6 @@ ADVICE: Final[dict[ErrorCode, str]] = {
 }
 """What to do about a refusal, by code."""
 
-_RECOVERY_SECONDS: Final = 10.0
-
 OFFERED: Final = int(KNOWN_CAPABILITIES & ~Capability.EVENT_REPLAY)
 """Capabilities that the commands offer: all that show more records. They heal by snapshots, not by replay."""
 
@@ -103,6 +101,7 @@ class Target:
     require: int
     as_json: bool
     wait: float
+    recover: float
     patience: float
 
     async def connect(self, policy: ReconnectPolicy, notice: Callable[[ev.Event], None]) -> CoordinatorClient:
@@ -183,9 +182,27 @@ _OPTIONS: Final = (
     click.option("--authority", type=FingerprintType(), help="Accept only this authority."),
     click.option("--scopes", type=ScopesType(), help="Scopes to ask for.  [default: all that the key has]"),
     click.option("--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."),
-    click.option("--wait", type=click.FloatRange(0, 86_400), default=0.0, help="Seconds to wait for the server."),
     click.option(
-        "--timeout", "patience", type=click.FloatRange(0.01, 3_600), default=10.0, help="Seconds for each answer."
+        "--wait",
+        type=click.FloatRange(0, 86_400),
+        default=0.0,
+        show_default=True,
+        help="Seconds to wait for the server.",
+    ),
+    click.option(
+        "--recover",
+        type=click.FloatRange(0, 86_400),
+        default=10.0,
+        show_default=True,
+        help="Seconds to look up what became of a command whose reply was lost.",
+    ),
+    click.option(
+        "--timeout",
+        "patience",
+        type=click.FloatRange(0.01, 3_600),
+        default=10.0,
+        show_default=True,
+        help="Seconds for each answer.",
     ),
     click.option("--json", "as_json", is_flag=True, help="JSON instead of tables."),
 )
@@ -223,6 +240,7 @@ def target_of(options: dict[str, Any]) -> Target:
         require,
         options.pop("as_json"),
         options.pop("wait"),
+        options.pop("recover"),
         options.pop("patience"),
     )
 
@@ -238,7 +256,7 @@ def run(
     ``ids`` names what the command was about to touch: it goes into the document of an error. ``policy`` is how a lost
     connection is made again; by default long enough to look up what became of a lost reply.
     """
-    again = policy or ReconnectPolicy.lasting(max(target.wait, _RECOVERY_SECONDS))
+    again = policy or ReconnectPolicy.lasting(max(target.wait, target.recover))
 
     async def body() -> int:
         client = await target.connect(again, lambda event: _notice(target, event))
@@ -372,8 +390,11 @@ def read_document(document: str | None, file: Path | None, limit: int) -> bytes:
         data = sys.stdin.buffer.read(limit + 1)
     else:
         assert file is not None
-        with file.open("rb") as stream:
-            data = stream.read(limit + 1)
+        try:
+            with file.open("rb") as stream:
+                data = stream.read(limit + 1)
+        except OSError as error:
+            raise click.UsageError(f"{file}: {error.strerror}") from None
     if len(data) > limit:
         raise click.UsageError(f"a document has at most {limit} bytes")
     return data

@@ -14,7 +14,13 @@ from typing import Any, TypeVar, cast
 from sidecar.base.clock import Now
 from sidecar.coordinator import client_events as ev
 from sidecar.coordinator.client_core import ClientSession
-from sidecar.coordinator.client_errors import ConnectionLost, ContinuityLost
+from sidecar.coordinator.client_errors import (
+    AuthorityExpired,
+    ConnectionLost,
+    ContinuityLost,
+    PeerFault,
+    VerificationFailed,
+)
 from sidecar.coordinator.client_stream import Projection
 from sidecar.coordinator.wire.ids import EventCut, SubscriptionId
 from sidecar.coordinator.wire.records import OperationResult
@@ -274,11 +280,19 @@ class Link(asyncio.BufferedProtocol):
         _resolve(self.closed, error)
         for table in self._tables():
             for future in table.values():
-                lost = ConnectionLost(str(error))
-                lost.__cause__ = error
-                _reject(future, lost)
+                _reject(future, self._end_of(table, error))
             table.clear()
         self.resume_writing()
+
+    def _end_of(self, table: object, error: Exception) -> Exception:
+        """What an unfinished call raises. A lie is told to who asked a question; for a command all that counts is that
+        its reply is lost (P13-07)."""
+        lie = isinstance(error, PeerFault | VerificationFailed) and not isinstance(error, AuthorityExpired)
+        if lie and table is not self._replies:
+            return error
+        lost = ConnectionLost(str(error))
+        lost.__cause__ = error
+        return lost
 
 
 def _lost(event: ev.StreamGap | ev.StreamStale) -> ContinuityLost:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sidecar.base.clock import system_now
+from sidecar.coordinator.wire.fields import Frame
 from tests.oracles.fake_server import FakeServer, Rewrite, World
 
 Behave = Callable[[int], Rewrite | None]
@@ -30,7 +31,7 @@ class FakeEndpoint:
         self.world = world
         self.behave = behave
         self.servers: list[FakeServer] = []
-        self.connected = asyncio.Event()
+        self._progress = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
@@ -63,17 +64,23 @@ class FakeEndpoint:
         for writer in self._writers:
             writer.write(server.take())
 
+    async def received(self, shape: type[Frame]) -> None:
+        """Wait until the newest server received a frame of this type."""
+        while not self.servers or not self.servers[-1].of(shape):
+            await self._progress.wait()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid, gid = struct.unpack("3i", credentials)
         server = FakeServer(self.world, system_now(), (uid, gid, pid), self.behave(len(self.servers) + 1))
         self.servers.append(server)
         self._writers.add(writer)
-        self.connected.set()
         try:
             while not server.closed and (data := await reader.read(65_536)):
                 server.now = system_now()
                 server.feed(data)
+                self._progress.set()
+                self._progress.clear()
                 writer.write(server.take())
                 await writer.drain()
         except OSError:

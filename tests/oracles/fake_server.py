@@ -18,11 +18,20 @@ from sidecar.base.ed25519 import SigningKey, fingerprint, verify
 from sidecar.base.secret import Secret
 from sidecar.coordinator.authority.certificate import WitnessPin, sign_certificate
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, EventKind, FrameType, GapReason, ObjectKind, Scope
+from sidecar.coordinator.wire.enums import (
+    CommandKind,
+    ErrorCode,
+    EventKind,
+    FrameType,
+    GapReason,
+    ObjectiveState,
+    ObjectKind,
+    Scope,
+)
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.ids import DeliveryCut, EventCut, SubscriptionId
 from sidecar.coordinator.wire.limits import PROFILE, PROTOCOL, REFERENCE, RETENTION_FLOOR, SERVICE, Limits
-from sidecar.coordinator.wire.payloads import CreateObjective, ObjectiveRecord, ObjectiveState, UpdateObjective
+from sidecar.coordinator.wire.payloads import CreateObjective, ObjectiveRecord, UpdateObjective
 from sidecar.coordinator.wire.records import (
     ActivationCertificate,
     AuthorityGuard,

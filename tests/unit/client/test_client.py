@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -266,7 +267,7 @@ async def test_many_commands_in_flight_recover_over_one_new_connection(endpoint:
 async def test_no_endpoint_is_an_explicit_error(tmp_path: Path) -> None:
     with pytest.raises(CannotConnect, match="no\\.sock"):
         await CoordinatorClient.connect(tmp_path / "no.sock", WORKLOAD, pins=Pins(), witness=World().pin)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.asyncio
@@ -286,6 +287,29 @@ async def test_verification_failures_are_never_retried(endpoint: FakeEndpoint) -
     with pytest.raises(VerificationFailed):
         await connected(endpoint)
     assert len(endpoint.servers) == 1
+
+
+@pytest.mark.req("P9-16")
+@pytest.mark.asyncio
+async def test_a_lie_is_told_to_who_asked_and_a_command_beside_it_is_recovered(endpoint: FakeEndpoint) -> None:
+    def behave(number: int) -> Rewrite | None:
+        def lie(frame: fr.Frame) -> fr.Frame | None:
+            if number == 1 and isinstance(frame, fr.SnapshotEnd):
+                return altered(frame, canonical_sha256=bytes(32))
+            return None if number == 1 and isinstance(frame, fr.CoordCommandResult) else frame
+
+        return lie
+
+    endpoint.behave = behave
+    async with await connected(endpoint) as client:
+        command = asyncio.ensure_future(client.create_objective(b"{}", operation=OP))
+        await endpoint.received(fr.CoordCommand)
+        with pytest.raises(VerificationFailed):
+            await client.snapshot()
+        outcome = await command
+    assert outcome.recovered
+    assert isinstance(outcome.result, Succeeded)
+    assert len(endpoint.world.commands) == 1
 
 
 @pytest.mark.asyncio

@@ -102,9 +102,9 @@ def test_what_a_command_may_not_be() -> None:
     rig = Rig(limits=SMALL).start()
     twice = [Precondition(ObjectRef(ObjectKind.RUN, object_id(1)), revision) for revision in (1, 2)]
     many = [Precondition(ObjectRef(ObjectKind.RUN, object_id(number)), 1) for number in range(1, 66)]
-    for options in ({"preconditions": twice}, {"preconditions": many}):
+    for conditions in (twice, many):
         with pytest.raises(LocalProtocolError):
-            create(rig, **options)
+            create(rig, preconditions=conditions)
     with pytest.raises(LocalProtocolError):
         create(rig, operation=OperationId(bytes(16)))
     assert rig.session.open_requests == 0
@@ -170,8 +170,9 @@ RESULTS: dict[str, bytes] = {
 @pytest.mark.parametrize("kind", RESULTS)
 def test_a_trailing_byte_in_a_result_payload_is_refused(kind: str, shape: type[fr.Frame]) -> None:
     def change(reply: Any) -> bytes:
+        request_id: int = reply.request_id
         value = b"\x01" + (9).to_bytes(8, "big") + RESULTS[kind]
-        body = b"\x01\x04\x04" + reply.request_id.to_bytes(4, "big") + b"\x02\x04" + bytes([len(value)]) + value
+        body = b"\x01\x04\x04" + request_id.to_bytes(4, "big") + b"\x02\x04" + bytes([len(value)]) + value
         return (len(body) + 1).to_bytes(4, "big") + bytes([shape.TYPE]) + body
 
     def trimmed(reply: Any) -> bytes:
@@ -243,9 +244,10 @@ def test_a_higher_authority_gets_no_work_before_a_complete_snapshot() -> None:
     rig = Rig(world, pins=pins).start()
     assert rig.session.adopting
     assert rig.session.sync is SyncState.SYNCING
-    for ask in (lambda: create(rig), lambda: rig.session.subscribe(EventCut(0))):
-        with pytest.raises(LocalProtocolError):
-            ask()
+    with pytest.raises(LocalProtocolError):
+        create(rig)
+    with pytest.raises(LocalProtocolError):
+        rig.session.subscribe(EventCut(0))
     rig.session.lookup(OP)  # a question changes nothing
     rig.session.open_snapshot(keep=False)
     rig.go()

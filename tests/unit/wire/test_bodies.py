@@ -163,7 +163,7 @@ def with_fields(images: dict[int, bytes | None]) -> bytes:
     return join([(key, value) for key, value in fields.items() if value is not None])
 
 
-@pytest.mark.req("P5-03", "W3-03", "W3-04")
+@pytest.mark.req("P1-10", "P5-03", "W3-03", "W3-04")
 @pytest.mark.parametrize(("major", "minor"), [(1, 1), (0, 0), (0, 2), (0xFFFF, 1)])
 @pytest.mark.parametrize("offer", [None, b"", b"garbage", expected_proofs.offer().encode()])
 def test_another_version_is_told_before_anything_else(major: int, minor: int, offer: bytes | None) -> None:

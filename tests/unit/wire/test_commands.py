@@ -39,7 +39,7 @@ def test_an_objective_of_another_schema_is_gated(kind: CommandKind, schema: int)
     assert not caught.value.fatal
 
 
-@pytest.mark.req("P7-26", "W1-05")
+@pytest.mark.req("P7-25", "P7-26", "W1-05")
 @pytest.mark.parametrize("kind", [0, 12, 255, 0xFFFF])
 def test_an_unknown_command_kind_decodes_and_is_gated(kind: int) -> None:
     fields = split(FRAME_SAMPLES[FrameType.COORD_COMMAND].body())

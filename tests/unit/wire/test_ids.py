@@ -128,26 +128,34 @@ MIXED = """
 """
 
 
+TYPES = {
+    "CoordinatorId IncarnationId ObjectiveId RunId WorkSessionId BindingId PendingBindingId ArtifactId SignalId "
+    "EventId OperationId EffectAttemptId SnapshotId ReplayId SubscriptionId ActivationWitnessId": "bytes",
+    "AuthorityEpoch ObjectRevision EventSequence DeliverySequence SourceSequence ActivationSequence EventCut "
+    "DeliveryCut": "int",
+}
+
+
+def mixed_pairs() -> str:
+    """One function per type; one marked line per ordered pair of types that have one image."""
+    lines = ["from sidecar.coordinator.wire import ids"]
+    for group, image in TYPES.items():
+        names = [*group.split(), image]
+        lines += [f"def get_{name}() -> {name if name == image else f'ids.{name}'}: ..." for name in names]
+        for wanted in names[:-1]:
+            lines += [
+                f"x_{wanted}_{given}: ids.{wanted} = get_{given}()  # 1 errors" for given in names if given != wanted
+            ]
+    return "\n".join(lines) + "\n"
+
+
 @pytest.mark.req("P4-02", "P4-04")
-def test_the_type_checker_refuses_one_id_or_counter_for_another(tmp_path: Path) -> None:
-    snippet = tmp_path / "mixed.py"
-    snippet.write_text(textwrap.dedent(MIXED).lstrip())
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--no-error-summary",
-            "--cache-dir",
-            str(tmp_path / "cache"),
-            str(snippet),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("source", [pytest.param(MIXED, id="constructors"), pytest.param(mixed_pairs(), id="pairs")])
+def test_the_type_checker_refuses_one_id_or_counter_for_another(tmp_path: Path, source: str) -> None:
+    snippet = tmp_path / "mixed.pyi" if source is not MIXED else tmp_path / "mixed.py"
+    snippet.write_text(textwrap.dedent(source).lstrip())
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run([*command, str(snippet)], cwd=ROOT, capture_output=True, text=True, check=False)
     found: dict[int, int] = {}
     for line in done.stdout.splitlines():
         if ": error: " in line:

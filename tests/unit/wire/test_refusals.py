@@ -80,7 +80,7 @@ def test_a_duplicated_unknown_field_is_malformed(body: Body) -> None:
         refuse(body, body.body() + join([(unknown, b""), (unknown, b"x")]))
 
 
-@pytest.mark.req("E-06", "P3-12")
+@pytest.mark.req("E-06", "P1-10", "P3-12", "P5-21")
 @pytest.mark.parametrize("body", LOOSE)
 def test_an_unknown_field_is_skipped_and_kept(body: Body) -> None:
     decoded = type(body).decode(join([(99, b"later")]) + body.body())

@@ -31,7 +31,7 @@ from tests.vectors.expected_frames import challenge
 
 ALLOCATED: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "Capability": (
-        ("P5-15",),
+        ("P5-15", "P5-20"),
         {"EVENT_REPLAY": 1, "TERMINAL_BINDINGS": 2, "ARTIFACT_MANIFESTS": 4, "SIGNALS": 8, "ADMINISTRATION": 16},
     ),
     "Scope": (

@@ -305,6 +305,14 @@ def test_the_edges_of_utf8_are_accepted(sequence: str) -> None:
         assert schema.scan(field(1, leaf(content))).text(1) == content.decode()
 
 
+@pytest.mark.req("E-18")
+@pytest.mark.parametrize(("cut", "next_id"), [("c3", 0xA9), ("e282", 300), ("f09f98", 0x80)])
+def test_a_sequence_does_not_go_on_in_the_next_field(cut: str, next_id: int) -> None:
+    following = field(next_id, b"")
+    assert following[0] & 0xC0 == 0x80
+    refused(Schema([(1, STR, 0, 100, True)]), field(1, leaf(bytes.fromhex(cut))) + following, "utf8", 1)
+
+
 @pytest.mark.req("E-19")
 def test_a_bool_is_zero_or_one() -> None:
     assert COMMAND.scan(image(f8=b"\0")).boolean(8) is False

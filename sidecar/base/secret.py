@@ -13,14 +13,12 @@ class Confined:
 
     __slots__ = ()
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def __reduce__(self) -> NoReturn:
+        # What every protocol of pickle, copy and deepcopy ends in.
         raise TypeError(f"{type(self).__name__} cannot be copied or serialised")
 
-    __copy__ = _refuse
-    __deepcopy__ = _refuse
-    __reduce__ = _refuse
-    __reduce_ex__ = _refuse
-    __getstate__ = _refuse
+    def __getstate__(self) -> NoReturn:
+        self.__reduce__()
 
 
 class Secret(Confined):

@@ -166,6 +166,7 @@ def test_the_size_limit_is_exact() -> None:
         document(entry(note=CANARY.hex())),
         document(entry(key_id=CANARY.hex())),
         b'{"version":1,"keys":[' + CANARY,
+        b"\xff" + CANARY,
     ],
 )
 def test_a_private_key_in_the_wrong_place_is_not_repeated(data: bytes) -> None:

@@ -247,6 +247,33 @@ def test_a_broken_registry_is_empty_at_once_and_until_repaired(state: Path, brea
     assert repaired.generation > grant.generation
 
 
+OUT_OF_DESCRIPTORS = """
+import resource, sys
+from sidecar.coordinator.authority.registry import EMPTY, RegistryWatcher
+watcher = RegistryWatcher(sys.argv[1])
+print("started", flush=True)
+sys.stdin.readline()  # the file is changed meanwhile
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+assert watcher.poll() is EMPTY and "Too many open files" in watcher.fault
+assert watcher.poll() is None
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+assert len(watcher.poll().records) == 2
+"""
+
+
+@pytest.mark.req("W2-22")
+def test_a_failure_that_leaves_no_trace_in_the_file_is_tried_again(state: Path) -> None:
+    enrol(state)
+    argv = [sys.executable, "-c", OUT_OF_DESCRIPTORS, str(state)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        enrol(state, 1)
+        process.communicate("go\n")
+        assert process.returncode == 0
+
+
 @pytest.mark.req("W2-22")
 def test_an_unreadable_moment_is_looked_at_again(state: Path) -> None:
     """Unsafe by its mode and repaired within one clock tick of the file system: no cached verdict may survive that."""

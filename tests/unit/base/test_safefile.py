@@ -166,6 +166,37 @@ def test_a_link_put_there_after_the_check_is_not_followed(file: Path) -> None:
         read_private(file, 1 << 20, step=interfere)
 
 
+@pytest.mark.req("W2-12")
+def test_files_are_opened_no_follow(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags: list[int] = []
+    real_open = os.open
+
+    def recording(path: str | Path, wanted: int, mode: int = 0o777) -> int:
+        flags.append(wanted)
+        return real_open(path, wanted, mode)
+
+    monkeypatch.setattr(os, "open", recording)
+    read_private(file, 1024)
+    assert [bool(wanted & os.O_NOFOLLOW) for wanted in flags] == [True]
+
+
+@pytest.mark.req("W2-22")
+def test_a_directory_swapped_for_a_moment_is_noticed(file: Path) -> None:
+    """The checked file is back before the end, untouched; what was opened in between was another one."""
+    directory, away, other = file.parent, file.parent.with_name("away"), file.parent.with_name("other")
+    other.mkdir(mode=0o700)
+    replace_with(other / file.name, NEW[: len(OLD)])
+    steps = iter(["checked", "opened"])
+
+    def swap(step: str) -> None:
+        if step == next(steps, ""):
+            first, second = (away, other) if step == "checked" else (other, away)
+            directory.rename(first)
+            second.rename(directory)
+
+    assert read_private(file, 1024, step=swap) == OLD
+
+
 def test_a_file_removed_while_reading_is_missing(file: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_private(file, 1024, step=lambda step: file.unlink() if step == "checked" else None)
@@ -240,8 +271,9 @@ def test_a_made_directory_is_owner_only_whatever_the_umask(tmp_path: Path, umask
 
 
 @pytest.mark.req("W2-13", "W2-21")
-def test_a_written_file_is_owner_only_and_alone(directory: Path) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize("umask", [0o000, 0o777])
+def test_a_written_file_is_owner_only_and_alone(directory: Path, umask: int) -> None:
+    before = os.umask(umask)
     try:
         write_private(directory / "file", NEW)
         write_private(directory / "file", Secret(OLD))

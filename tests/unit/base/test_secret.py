@@ -39,6 +39,9 @@ def test_format_specs_show_nothing() -> None:
     "leak",
     [
         pickle.dumps,
+        lambda secret: pickle.dumps(secret, 0),
+        lambda secret: pickle.dumps(secret, 1),
+        lambda secret: pickle.dumps(secret, 5),
         copy.copy,
         copy.deepcopy,
         json.dumps,
@@ -49,7 +52,21 @@ def test_format_specs_show_nothing() -> None:
         lambda secret: vars(secret),
         lambda secret: memoryview(secret),
     ],
-    ids=["pickle", "copy", "deepcopy", "json", "bytes", "state", "hash", "iter", "vars", "buffer"],
+    ids=[
+        "pickle",
+        "pickle 0",
+        "pickle 1",
+        "pickle 5",
+        "copy",
+        "deepcopy",
+        "json",
+        "bytes",
+        "state",
+        "hash",
+        "iter",
+        "vars",
+        "buffer",
+    ],
 )
 @pytest.mark.parametrize("holder", [SECRET, KEY], ids=["secret", "key"])
 def test_no_serial_form_exists(leak: Callable[[object], object], holder: object) -> None:

@@ -11,7 +11,8 @@ from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.errors import AuthorityFenced, ProtocolError, ResourceExhausted
 from sidecar.coordinator.wire.limits import Limits
 from sidecar.coordinator.wire.records import Unknown, encode_operation
-from tests.unit.engine.harness import Client, id16, key, objective
+from tests.unit.engine.fakes import key
+from tests.unit.engine.harness import Client, id16, objective
 
 if TYPE_CHECKING:
     from tests.sim.engine_world import Simulation

@@ -21,7 +21,8 @@ from sidecar.coordinator.wire.enums import GapReason
 from sidecar.coordinator.wire.limits import Limits, QuotaCaps
 from sidecar.coordinator.wire.records import Tombstoned
 from tests.sim.engine_actor import PRINCIPALS, Actor
-from tests.unit.engine.harness import START, Disk, FakeAuthority, World, key
+from tests.unit.engine.fakes import START, Disk, FakeAuthority, key
+from tests.unit.engine.harness import World
 
 CERTIFICATE = 60.0
 """Seconds that a certificate lasts."""

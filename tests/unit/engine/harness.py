@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -16,18 +15,12 @@ from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.quota import Resource
-from sidecar.coordinator.engine.state import Batch, Event, Operation, Record, State
+from sidecar.coordinator.engine.state import State
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, GapReason, ObjectKind
+from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, ObjectKind
 from sidecar.coordinator.wire.errors import ProtocolError
 from sidecar.coordinator.wire.ids import (
-    ActivationSequence,
-    ActivationWitnessId,
-    AuthorityEpoch,
-    CoordinatorId,
     EventCut,
-    IncarnationId,
-    KeyId,
     ObjectId,
     ObjectiveId,
     OperationId,
@@ -37,113 +30,22 @@ from sidecar.coordinator.wire.ids import (
 from sidecar.coordinator.wire.limits import HARD, Limits
 from sidecar.coordinator.wire.payloads import CreateObjective, UpdateObjective
 from sidecar.coordinator.wire.records import (
-    ActivationCertificate,
     AuthorityGuard,
     ObjectRef,
     Precondition,
     SnapshotRecord,
 )
+from tests.unit.engine.fakes import LIFE, START, Disk, FakeAuthority, Recorder, key
 
 F = TypeVar("F", bound=fr.Frame)
 
-COORDINATOR = CoordinatorId(b"\x11" * 16)
-TOKEN = b"\xd0" * 32
-START = Now(1_900_000_000.0, 5_000.0)
 ALL_SCOPES = 0x3F
-LIFE = 10**9
-
-
-def key(number: int) -> KeyId:
-    return KeyId(bytes([number]) * 32)
+SMALL = Limits(8_192, 1_024, 3, 1_024, 1_024, 65_536)
+"""Negotiated limits under which a handful of records needs several pages."""
 
 
 def id16(number: int) -> bytes:
     return number.to_bytes(16, "big")
-
-
-@dataclass(frozen=True)
-class FakeAuthority:
-    """An activation whose certificate lasts as long as a test wants."""
-
-    epoch: int = 5
-    activation_sequence: int = 7
-    wall_expiry: float = START.wall + LIFE
-    deadline_mono: float = START.mono + LIFE
-    coordinator_id: bytes = COORDINATOR
-    incarnation_id: bytes = b"\x55" * 16
-
-    @property
-    def guard(self) -> bytes:
-        return AuthorityGuard(
-            CoordinatorId(self.coordinator_id),
-            AuthorityEpoch(self.epoch),
-            ActivationSequence(self.activation_sequence),
-            sha256(TOKEN),
-        ).encode()
-
-    @property
-    def certificate(self) -> ActivationCertificate:
-        return ActivationCertificate(
-            ActivationWitnessId(b"\xaa" * 16),
-            CoordinatorId(self.coordinator_id),
-            ActivationSequence(self.activation_sequence),
-            AuthorityEpoch(self.epoch),
-            IncarnationId(self.incarnation_id),
-            TOKEN,
-            int(self.wall_expiry) - 60,
-            int(self.wall_expiry),
-            key(9),
-            bytes(64),
-        )
-
-    def valid(self, now: Now) -> bool:
-        return now.wall < self.wall_expiry and now.mono < self.deadline_mono
-
-
-class Disk:
-    """What a store keeps of batches; a new engine recovers from it."""
-
-    def __init__(self) -> None:
-        self.records: dict[tuple[int, bytes], Record] = {}
-        self.operations: dict[bytes, Operation] = {}
-        self.events: list[Event] = []
-        self.last_sequence = 0
-
-    def commit(self, batch: Batch) -> None:
-        assert all(event.sequence == self.last_sequence + 1 + at for at, event in enumerate(batch.events))
-        assert batch.last_sequence == self.last_sequence + len(batch.events)
-        for operation_id in batch.removed_operations:
-            del self.operations[operation_id]
-        self.records |= {(record.kind, record.id): record for record in batch.records}
-        self.operations |= {operation.id: operation for operation in batch.operations}
-        self.events = [event for event in self.events if event.sequence > batch.pruned_through] + list(batch.events)
-        self.last_sequence = batch.last_sequence
-
-    def hold(self, state: State) -> None:
-        """Keep what a test made by hand."""
-        for _, family in state.families.items():
-            for id_, entry in family.entries.items():
-                if isinstance(entry, Operation):
-                    self.operations[id_] = entry
-                else:
-                    self.records[entry.kind, id_] = entry
-        self.events, self.last_sequence = list(state.tail), state.last_sequence
-
-    def state(self) -> State:
-        return State.build(self.records.values(), self.operations.values(), self.events, self.last_sequence)
-
-
-class Recorder:
-    """An observer that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *values: self.calls.append((name, *values))
-
-    def count(self, *call: Any) -> int:
-        return self.calls.count(call)
 
 
 class World:
@@ -449,8 +351,14 @@ def objective(number: int, revision: int) -> Precondition:
     return Precondition(ObjectRef(ObjectKind.OBJECTIVE, ObjectId(id16(number))), revision)
 
 
+def make(maker: Client, count: int, first: int = 1, *, document: bytes = b"d") -> None:
+    """That many objectives, each its own command."""
+    for number in range(first, first + count):
+        maker.send(maker.create(number, document))
+        if number % 100 == 0:
+            maker.pull()
+    maker.pull()
+
+
 def no_snapshot() -> SnapshotId:
     return SnapshotId(b"\xee" * 16)
-
-
-__all__ = ["GapReason"]

@@ -14,7 +14,8 @@ from sidecar.coordinator.wire.enums import ErrorCode, GapReason
 from sidecar.coordinator.wire.errors import AuthorityFenced
 from sidecar.coordinator.wire.ids import U64_MAX, DeliveryCut, EventCut, SubscriptionId
 from sidecar.coordinator.wire.records import AuthorityGuard
-from tests.unit.engine.harness import START, Client, FakeAuthority, World, id16, key
+from tests.unit.engine.fakes import START, FakeAuthority, key
+from tests.unit.engine.harness import Client, World, id16
 
 GUARDED = ["command", "lookup", "open", "subscribe", "replay"]
 

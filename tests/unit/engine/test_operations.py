@@ -16,7 +16,8 @@ from sidecar.coordinator.wire.events import decode_event_payload
 from sidecar.coordinator.wire.ids import ObjectiveId, RunId
 from sidecar.coordinator.wire.limits import HARD, Limits
 from sidecar.coordinator.wire.records import GroupId, ObjectRef, SnapshotRecord, Succeeded, Tombstoned, Unknown
-from tests.unit.engine.harness import Client, World, id16, key, objective
+from tests.unit.engine.fakes import key
+from tests.unit.engine.harness import Client, World, id16, objective
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, GapReason, Scope
 from sidecar.coordinator.wire.errors import MalformedMessage, ResourceExhausted
 from sidecar.coordinator.wire.limits import QUOTAS, Limits, QuotaCaps
-from tests.unit.engine.harness import Client, World, key
+from tests.unit.engine.fakes import key
+from tests.unit.engine.harness import Client, World
 
 WIDE = QuotaCaps(None, None, None)
 

@@ -31,7 +31,8 @@ from sidecar.coordinator.wire.enums import (
 )
 from sidecar.coordinator.wire.ids import EventSequence
 from sidecar.coordinator.wire.records import ObjectRef, Succeeded, Unknown
-from tests.unit.engine.harness import World, id16, key
+from tests.unit.engine.fakes import key
+from tests.unit.engine.harness import World, id16
 
 ID = id16(3)
 OWNER, STRANGER = 1, 2

@@ -15,7 +15,8 @@ from sidecar.base.clock import Now
 from sidecar.coordinator.committer import MAX_IN_FLIGHT, Committer
 from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.wire import frames as fr
-from tests.unit.engine.harness import START, Client, FakeAuthority, World
+from tests.unit.engine.fakes import START, FakeAuthority
+from tests.unit.engine.harness import Client, World
 
 
 class Stage:

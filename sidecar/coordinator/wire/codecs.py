@@ -343,7 +343,9 @@ def _read_i32(cursor: Cursor) -> int:
 
 
 def _write_flag(out: Writer, value: bool) -> None:
-    out.u8(1 if value else 0)
+    if not isinstance(value, bool):
+        raise LocalProtocolError("bool must be True or False")
+    out.u8(value)
 
 
 U8: Codec[int] = uint(1)

@@ -71,6 +71,7 @@ def test_a_wrong_value_is_local_misuse(values: dict[str, Any]) -> None:
         (FrameType.WORKLOAD_RESPONSE, {"requested_scope_bytes": 0x40}),
         (FrameType.WORKLOAD_CHALLENGE, {"service": b"phux-terminal"}),
         (FrameType.OPEN_SNAPSHOT, {"selector": 1}),
+        (FrameType.OPEN_SNAPSHOT, {"reserve_subscription": 2}),
         (FrameType.COORD_EVENT, {"payload": b""}),
         (FrameType.SUBSCRIBED, {"next_delivery_sequence": 0}),
     ],

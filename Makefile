@@ -9,6 +9,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CEXT := $(wildcard cext/*.pyx cext/*.pxd) setup.py
 ARGS ?=
+FUZZ_SECONDS ?= 120
 
 .PHONY: help build run test lint fuzz bench annotate coverage sanitize clean
 
@@ -42,6 +43,21 @@ lint: build ## ruff and mypy --strict
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+annotate: build ## what Cython made of each line of cext, as HTML in build/annotate/cext
+	$(PY) tools/variant.py annotate
+
+coverage: build ## coverage of cext and the wire by their tests, from a tracing build in build/coverage
+	$(PY) tools/variant.py coverage
+
+sanitize: build ## the same tests and a seeded fuzz under AddressSanitizer and UBSan, in build/sanitize
+	$(PY) tools/variant.py sanitize
+
+fuzz: build ## compare cext and the wire with their oracles for FUZZ_SECONDS (120); ARGS="--seed N" repeats a run
+	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
+bench: build ## medians beside plain-Python oracles and floors; only measures, never fails on time
+	$(PY) -m pytest $(ARGS) $(sort $(wildcard tests/bench/test_bench_*.py))
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist *.egg-info cext/*.c cext/*.so cext/*.html

@@ -1,0 +1,1 @@
+"""Seeded fuzzing against the plain-Python oracles: ``python -m tests.fuzz``."""

@@ -13,7 +13,10 @@ import os
 from pathlib import Path
 
 from Cython.Build import cythonize
+from Cython.Compiler import Options
 from setuptools import Extension, setup
+
+Options.warning_errors = True
 
 VARIANT = os.environ.get("SIDECAR_BUILD", "release")
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-cast-function-type"]

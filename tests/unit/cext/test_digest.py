@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cext import digest
+from cext.tlv import FIXED, LEAF, RAW, Schema
 from sidecar.base import ed25519
 from sidecar.base.secret import Secret
 from tests.oracles import digest as oracle
@@ -71,6 +72,30 @@ def test_operation_vectors(name: str) -> None:
 @pytest.mark.req("P8-06")
 def test_operation_preimage_vector() -> None:
     assert digest.operation_preimage(*OPERATIONS["OP-A digest"]) == vector("OP-A preimage")
+
+
+ENVELOPE = Schema([(5, RAW, 0, 1000, True), (6, RAW, 0, 1000, False)])
+OBJECTIVE = Schema([(1, FIXED, 16, 16, True), (2, FIXED, 2, 2, True), (3, LEAF, 0, 100, True)])
+
+
+@pytest.mark.req("P8-07")
+def test_unknown_envelope_fields_enter_in_increasing_order_however_they_were_sent() -> None:
+    seven, three_hundred = EXTENSION_C, EXTENSION_D[len(EXTENSION_C) :]
+    known = bytes.fromhex("050401aa")
+    for body in (known + seven + three_hundred, three_hundred + seven + known, seven + known + three_hundred):
+        unknown = ENVELOPE.scan(body).unknown()
+        assert digest.operation_digest(1, PAYLOAD, b"", 0, unknown) == vector("OP-D digest")
+    assert digest.operation_digest(1, PAYLOAD, b"", 0, three_hundred + seven) != vector("OP-D digest")
+
+
+@pytest.mark.req("P8-08")
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
+def test_a_payload_is_digested_in_its_canonical_order_with_its_unknown_fields(order: list[int]) -> None:
+    canonical = vector("OP-E payload (unknown field 9)")
+    parts = [canonical[:19], canonical[19:24], canonical[24:38], canonical[38:]]
+    sent = b"".join(parts[index] for index in order)
+    assert OBJECTIVE.scan(sent).canonical() == canonical
+    assert digest.operation_digest(1, OBJECTIVE.scan(sent).canonical(), b"", 0, b"") == vector("OP-E digest")
 
 
 @pytest.mark.req("P8-10")

@@ -53,12 +53,12 @@ def read_hello(body: memoryview) -> CoordHello:
 
 
 def select_capabilities(hello: CoordHello, supported: int) -> int:
-    """Offered and supported bits (P5-12). Raises CapabilityRequired, fatal here, for what is required beyond them."""
-    offered, required = hello.offered_capabilities, hello.required_capabilities
-    if required & ~offered:
-        raise CapabilityRequired("required capabilities were not offered", fatal=True)
-    negotiated = offered & supported
-    if missing := required & ~negotiated:
+    """Offered and supported bits (P5-12). Raises CapabilityRequired, fatal here, for what is required beyond them,
+
+    because it was not offered (P5-13) or is not supported (P5-14).
+    """
+    negotiated = hello.offered_capabilities & supported
+    if missing := hello.required_capabilities & ~negotiated:
         names = ", ".join(bit.name or "" for bit in Capability if bit & missing)
-        raise CapabilityRequired(f"required capabilities are not supported: {names or 'unknown bits'}", fatal=True)
+        raise CapabilityRequired(f"required, but not offered or not supported: {names or 'unknown bits'}", fatal=True)
     return negotiated

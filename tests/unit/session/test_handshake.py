@@ -129,6 +129,8 @@ def test_versions_are_found_wherever_they_stand() -> None:
         field(1, b"\x00\x00"),
         field(2, b"\x00\x01"),
         field(1, b"\x00\x00") + field(1, b"\x00\x00"),
+        field(1, b"\x00\x00") + field(1, b"\x00\x01") + field(2, b"\x00\x01"),
+        field(1, b"\x00\x00") + b"\x02\x04\x02\x07",
         field(1, b"\x00\x00\x00") + field(2, b"\x00\x01"),
         b"\x01\x02\x02\x00\x00" + field(2, b"\x00\x01"),
         b"\x81\x00\x04\x02\x00\x00" + field(2, b"\x00\x01"),
@@ -324,6 +326,18 @@ def test_a_broken_random_source_ends_the_handshake_without_a_challenge() -> None
     wire = house.open()
     wire.send(hello())
     assert wire.refusal()[0] == ErrorCode.INTERNAL
+    assert house.crashes == []
+
+
+@pytest.mark.req("W5-06", "W10-04")
+def test_the_binding_is_derived_anew_for_the_response() -> None:
+    peers = [PEER]
+    house = House()
+    wire = house.open()
+    wire.session._binding = lambda nonce: uds_binding(nonce, *peers[0])
+    wire.hello()
+    peers[0] = (1000, 1000, 9999)
+    generic_failure(wire, wire.response())
 
 
 def raw_response(wire: Wire, **changes: bytes | None) -> bytes:

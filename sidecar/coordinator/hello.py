@@ -53,9 +53,9 @@ def read_hello(body: memoryview) -> CoordHello:
 
 
 def select_capabilities(hello: CoordHello, supported: int) -> int:
-    """Offered and supported bits (P5-12). Raises CapabilityRequired, fatal here, for what is required beyond them,
+    """Offered and supported bits (P5-12).
 
-    because it was not offered (P5-13) or is not supported (P5-14).
+    Raises CapabilityRequired, fatal here, when a required bit was not offered (P5-13) or is not supported (P5-14).
     """
     negotiated = hello.offered_capabilities & supported
     if missing := hello.required_capabilities & ~negotiated:

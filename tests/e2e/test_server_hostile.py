@@ -16,7 +16,7 @@ import pytest
 
 from cext.frame import encode_frame
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import ErrorCode, FrameType
+from sidecar.coordinator.wire.enums import ErrorCode, FrameType, GapReason
 from tests.e2e.cluster import Cluster, eventually
 from tests.e2e.peer import Peer, hello
 
@@ -197,7 +197,28 @@ def test_random_bytes_never_break_the_server(cluster: Cluster) -> None:
     assert not [line for line in cluster.serve.lines() if line["event"] == "internal_failure"]
 
 
-@pytest.mark.req("P3-37", "P3-07")
+@pytest.mark.req("P3-37")
+def test_a_stalled_subscription_still_gets_pong_gap_and_error(cluster: Cluster) -> None:
+    """Its queue is full for want of credit; the reserved lane is not."""
+    with bystander(cluster) as busy, Peer(cluster.socket) as stalled:
+        stalled.login(cluster.key("operator"), 1)
+        subscription = stalled.subscribe(after=0, count=0, nbytes=0)
+        gap: fr.Gap | None = None
+        while gap is None:
+            busy.send(*[busy.create() for _ in range(64)])
+            for _ in range(64):
+                busy.expect(fr.CoordCommandResult)
+            stalled.send(fr.CoordPing(nonce=5))
+            frame = stalled.next()
+            while not isinstance(frame, fr.CoordPong):
+                assert isinstance(frame, fr.Gap | fr.AuthorityRenewed)
+                gap = frame if isinstance(frame, fr.Gap) else gap
+                frame = stalled.next()
+        assert (gap.subscription_id, gap.reason) == (subscription, GapReason.QUEUE_OVERFLOW)
+        stalled.send(encode_frame(FrameType.COORD_EVENT, b""))
+        assert stalled.refusal() == ErrorCode.PROTOCOL_ERROR
+
+
 def test_a_peer_that_stops_reading_costs_bounded_memory(cluster: Cluster) -> None:
     """It asks for pings and events without end and reads none of them."""
     with bystander(cluster) as busy, Peer(cluster.socket) as deaf:

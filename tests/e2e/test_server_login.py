@@ -42,7 +42,7 @@ def generic(peer: Peer) -> None:
     assert error.encode() == fr.CoordErrorFrame(code=ErrorCode.AUTHENTICATION_FAILED, message=GENERIC_FAILURE).encode()
 
 
-@pytest.mark.req("W3-01", "P5-01", "P5-07", "P5-08", "P5-09", "P5-19", "P2-02", "P2-05", "P14-03", "P5-02")
+@pytest.mark.req("W3-01", "P5-01", "P5-07", "P5-08", "P5-19", "P2-02", "P2-05", "P14-03", "P5-02")
 def test_a_golden_session(cluster: Cluster) -> None:
     with Peer(cluster.socket) as peer:
         peer.ping()
@@ -128,7 +128,7 @@ def test_a_recorded_response_is_refused_on_every_other_connection(cluster: Clust
 STRANGER = b"\x55" * 32
 
 
-@pytest.mark.req("W8-02", "P5-05", "W3-15", "W10-09", "P14-04", "P2-03")
+@pytest.mark.req("W8-02", "P5-05", "W3-15", "W10-09", "P14-04", "P2-03", "W9-07")
 @pytest.mark.parametrize("case", ["unknown", "expired key", "expired request", "empty intersection", "broken proof"])
 def test_failed_logins_are_byte_equal(cluster: Cluster, case: str) -> None:
     with Peer(cluster.socket) as peer:

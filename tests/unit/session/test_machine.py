@@ -191,7 +191,6 @@ def test_one_turn_handles_a_bounded_number_of_frames_and_the_rest_follow() -> No
     assert not wire.session.has_input
 
 
-@pytest.mark.req("P3-37")
 @pytest.mark.parametrize("state", [State.PRE, State.ACT])
 def test_a_peer_that_does_not_read_is_not_served(state: State) -> None:
     wire = in_state(state)
@@ -235,7 +234,6 @@ def test_the_transport_may_fill_the_buffer_itself() -> None:
     assert wire.take(fr.CoordPong).nonce == 3
 
 
-@pytest.mark.req("P3-37")
 def test_end_of_input_releases_everything() -> None:
     house = House()
     wire = house.login()

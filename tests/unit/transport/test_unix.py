@@ -23,6 +23,7 @@ from sidecar.coordinator.transport.socketfile import SocketFile
 from sidecar.coordinator.transport.unix import WRITE_HIGH, UnixConnection
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode
+from sidecar.coordinator.wire.limits import ALPN, SERVICE
 from tests.unit.session.bench import House, hello
 
 
@@ -202,7 +203,7 @@ def test_the_binding_is_made_of_what_the_kernel_said() -> None:
     assert Peer(8, 1000, 1001).binding(nonce) != Peer(7, 1000, 1001).binding(nonce)
 
 
-@pytest.mark.req("P2-06", "W5-09", "P2-03")
+@pytest.mark.req("P2-06", "W5-09", "P2-03", "W9-07")
 @pytest.mark.parametrize("why", ["limit", "unauthenticated_limit", "stopping", "peer_uid"])
 @served
 async def test_a_refused_socket_is_closed_before_a_byte_is_read(shell: Shell, why: str) -> None:
@@ -251,7 +252,6 @@ async def test_a_peer_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind
     assert not shell.connections
 
 
-@pytest.mark.req("P3-37")
 @served
 async def test_a_peer_that_does_not_read_is_not_read_either(shell: Shell) -> None:
     client = shell.connect()
@@ -318,3 +318,10 @@ async def test_a_closing_peer_that_never_reads_is_cut_off(shell: Shell) -> None:
     connection.finish()
     await shell.until(lambda: not shell.connections)
     client.sock.close()
+
+
+@pytest.mark.req("P2-01", "P2-02", "P2-11")
+def test_the_names_of_the_endpoint_are_its_own() -> None:
+    assert ALPN == b"phux-coordinator/1"
+    assert len(ALPN) == 18
+    assert SERVICE == b"phux-coordinator"

@@ -136,6 +136,7 @@ def test_a_key_typed_anywhere_is_not_echoed(state: Path, verb: tuple[str, ...]) 
         CANARY.hex()[:-2].encode(),
         CANARY.hex().encode() + b"00",
         b"x" * 100_000,
+        KEY_HEX.encode() + b"\n" * 4_096,
         b"public_key",
         b"\xff" * 64,
     ],

@@ -6,7 +6,7 @@ subscribers is encoded once (P10-14).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sidecar.coordinator.engine.state import Event
 from sidecar.coordinator.wire.enums import EventKind, ObjectKind
@@ -15,7 +15,7 @@ from sidecar.coordinator.wire.ids import EventId, EventSequence, ObjectId, Objec
 from sidecar.coordinator.wire.records import ObjectRef, ReplayEvent
 
 _COMPACT = 4096
-"""Dropped entries that the list may still hold at its front before it is shortened."""
+"""Empty places of dropped events at the front of the list before it is shortened."""
 
 
 class LogEntry:
@@ -56,11 +56,11 @@ def replay_event(event: Event) -> ReplayEvent:
 class EventLog:
     """Events ``first`` to ``head``, without a hole. ``first`` is ``head + 1`` when nothing is retained."""
 
-    def __init__(self, tail: Iterable[Event], head: int) -> None:
-        self._entries = [LogEntry(event) for event in tail]
+    def __init__(self, tail: Sequence[Event], head: int) -> None:
+        self._entries: list[LogEntry | None] = [LogEntry(event) for event in tail]
         self._skip = 0
         self.head = head
-        self.nbytes = sum(len(entry.event.payload) for entry in self._entries)
+        self.nbytes = sum(len(event.payload) for event in tail)
 
     @property
     def first(self) -> int:
@@ -71,8 +71,11 @@ class EventLog:
         return len(self._entries) - self._skip
 
     def __getitem__(self, sequence: int) -> LogEntry:
-        """The retained event with this sequence, which lies in ``first..head``."""
-        return self._entries[sequence - self.head - 1]
+        """The retained event with this sequence; ``LookupError`` outside of ``first..head``."""
+        entry = self._entries[sequence - self.head - 1] if sequence <= self.head else None
+        if entry is None:
+            raise LookupError("the event is not retained")
+        return entry
 
     def append(self, events: Iterable[Event]) -> list[LogEntry]:
         """Add events that follow ``head``."""
@@ -94,6 +97,7 @@ class EventLog:
         """Forget the events before ``sequence``."""
         while self.first < sequence:
             self.nbytes -= len(self[self.first].event.payload)
+            self._entries[self._skip] = None
             self._skip += 1
         if self._skip > _COMPACT:
             del self._entries[: self._skip]

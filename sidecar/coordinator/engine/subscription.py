@@ -241,7 +241,7 @@ class Streams:
     def end(self, conn: Connection, reason: GapReason) -> None:
         """The authority or the grant is gone: one GAP for each open subscription, then all are closed (W8-09)."""
         for sub in list(conn.subscriptions.values()):
-            if sub.open and sub.answered:
+            if sub.open:
                 self.gap(sub, reason)
             self.close(sub)
 

@@ -182,6 +182,9 @@ def test_the_control_lane_is_usable_while_the_data_lane_is_full(world: World, cl
 
 @pytest.mark.req("P3-37")
 def test_a_peer_that_pings_and_never_reads_is_closed_at_the_bound(world: World, client: Client) -> None:
+    client.live()
+    other = world.connect(2)
+    other.done(other.create(1))
     for nonce in range(CONTROL_FRAMES // 2):
         assert not client.conn.congested
         client.send(ping(nonce))
@@ -190,7 +193,7 @@ def test_a_peer_that_pings_and_never_reads_is_closed_at_the_bound(world: World, 
         client.send(ping(nonce))
     assert client.conn.closing is ErrorCode.RESOURCE_EXHAUSTED
     frames = client.conn.take(1 << 20, world.now)
-    assert len(frames) == CONTROL_FRAMES + 1
+    assert len(frames) == CONTROL_FRAMES + 1, "the pongs and the goodbye, but not the event that waits"
     assert sum(map(len, frames)) <= CONTROL_BYTES
     last = fr.decode_frame(frames[-1][4], frames[-1][5:])
     assert isinstance(last, fr.CoordErrorFrame)

@@ -22,7 +22,7 @@ from sidecar.coordinator.wire.enums import CommandKind, ErrorCode
 from sidecar.coordinator.wire.errors import LocalProtocolError, ProtocolError
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.ids import EventCut, OperationId, SubscriptionId
-from sidecar.coordinator.wire.limits import MAX_PRECONDITIONS, QUOTAS, WHOLE_AUTHORITY_SELECTOR
+from sidecar.coordinator.wire.limits import QUOTAS, WHOLE_AUTHORITY_SELECTOR
 from sidecar.coordinator.wire.records import AuthorityGuard, Precondition
 
 MAX_REQUESTS: Final = QUOTAS["requests"].connection or 0
@@ -113,17 +113,13 @@ class ClientSession(ClientConnection):
     ) -> int:
         """Send a command (P8-01); its reply is ``OperationReply`` or ``Refused`` with the returned request id.
 
-        ``payload`` is the canonical payload image; the preconditions are sorted here (P8-03).
+        ``payload`` is the canonical payload image; the preconditions are sorted when they are encoded (P8-03).
         """
         guard = self._require_current()
         selected = self.welcome.selected
         if len(payload) > selected.typed_payload:
             raise LocalProtocolError(f"a payload of {len(payload)} bytes; the server takes {selected.typed_payload}")
-        conditions = sorted(preconditions, key=Precondition.key)
-        if len(conditions) > MAX_PRECONDITIONS:
-            raise LocalProtocolError(f"more than {MAX_PRECONDITIONS} preconditions")
-        if len({condition.key() for condition in conditions}) != len(conditions):
-            raise LocalProtocolError("two preconditions name one object")
+        conditions = tuple(preconditions)
         return self._ask(
             _Ask.COMMAND,
             None,
@@ -133,7 +129,7 @@ class ClientSession(ClientConnection):
                 operation_id=operation_id,
                 command_kind=kind,
                 payload=payload,
-                preconditions=tuple(conditions),
+                preconditions=conditions,
             ),
         )
 

@@ -76,9 +76,7 @@ class SnapshotStaging:
         self._last_key = key
 
     def end(self, end: SnapshotEnd) -> Snapshot:
-        """Verify the whole and publish it."""
-        if self.cursor is not None:
-            raise VerificationFailed("end", "the snapshot ended before its last page")
+        """Verify the whole after its last page and publish it."""
         if end.snapshot_id != self.snapshot_id:
             raise VerificationFailed("end", "the end of another snapshot")
         if (end.page_count, end.record_count) != (len(self._images), self._record_count):

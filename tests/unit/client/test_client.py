@@ -364,7 +364,6 @@ async def test_misuse_is_the_callers_and_leaves_the_connection(endpoint: FakeEnd
     assert len(endpoint.servers) == 1
 
 
-@pytest.mark.req("P12-18")
 @pytest.mark.asyncio
 async def test_a_stale_authority_is_a_refusal_and_not_a_reason_to_try_again(endpoint: FakeEndpoint) -> None:
     async with await connected(endpoint) as client:

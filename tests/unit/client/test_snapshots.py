@@ -37,7 +37,7 @@ def taken(world: World, **options: Any) -> Rig:
     return rig.go()
 
 
-@pytest.mark.req("P9-16", "P9-15", "P9-17")
+@pytest.mark.req("P9-16", "P9-15")
 @pytest.mark.parametrize("step", [1, None])
 @pytest.mark.parametrize(("count", "pages"), [(0, 0), (1, 1), (2, 1), (3, 2), (5, 3)])
 def test_empty_one_page_and_many_pages(count: int, pages: int, step: int | None) -> None:
@@ -217,7 +217,6 @@ def test_an_enum_value_outside_its_set_in_a_record_refuses_the_page() -> None:
     assert error.code is ErrorCode.MALFORMED_MESSAGE
 
 
-@pytest.mark.req("P9-19")
 def test_the_final_page_keeps_its_request_occupied_until_end() -> None:
     rig = taken(world_of(1), rewrite=changing(fr.SnapshotEnd, lambda end: None))
     assert rig.session.open_requests == 1
@@ -252,7 +251,7 @@ def test_a_lease_that_ran_out_after_the_end_does_not_undo_the_snapshot() -> None
     assert rig.session.sync is SyncState.CURRENT
 
 
-@pytest.mark.req("P9-23", "P9-24")
+@pytest.mark.req("P9-23")
 def test_applied_is_the_only_initial_credit_of_a_reserved_subscription() -> None:
     world = world_of(1)
     rig = Rig(world).start()

@@ -147,7 +147,7 @@ def _assemble(
     env = HandshakeEnv(
         engine=engine,
         key=key,
-        registry=lambda: watcher.current,
+        registry=lambda: server.registry,
         limits=policy.limits,
         capabilities=CAPABILITIES,
         entropy=os.urandom,

@@ -70,6 +70,8 @@ class CoordinatorServer:
         self._stopping = False
         self._bound = False
         self._fence_noted = False
+        self.registry = parts.watcher.current
+        """The snapshot in force: what the watcher found whole, never what it is just reading."""
         self._gone = asyncio.Event()
         self._ended: asyncio.Event | None = None
         self._committer: Committer | None = None
@@ -99,7 +101,7 @@ class CoordinatorServer:
             observer=self._metrics,
             failed=self._commit_failed,
         )
-        self._engine.set_registry(self._parts.watcher.current, self._clock())
+        self._engine.set_registry(self.registry, self._clock())
         endpoint = await loop.create_unix_server(lambda: UnixConnection(self, loop), sock=listener, backlog=BACKLOG)
         self._bound = True
         loop.set_exception_handler(self._loop_failed)
@@ -227,6 +229,8 @@ class CoordinatorServer:
     def closed(self, connection: UnixConnection) -> None:
         """A socket is gone."""
         self._connections.discard(connection)
+        if connection.fault is not None and connection.peer is not None:
+            self._log.warning("connection_refused", code=connection.fault, peer_pid=connection.peer.pid)
         if not self._connections:
             self._gone.set()
 
@@ -275,6 +279,7 @@ class CoordinatorServer:
         registry = await loop.run_in_executor(self._workers, watcher.poll)
         if registry is None:
             return
+        self.registry = registry
         self._metrics.counter("registry_reloads", "malformed" if watcher.fault else "ok").inc()
         if watcher.fault:
             self._log.error("registry_unusable", fault=watcher.fault, consequence="every session is closed")
@@ -327,4 +332,4 @@ class CoordinatorServer:
         gauge("event_retained_from").set(stats.retained_from)
         gauge("authority_epoch").set(self._engine.authority.epoch)
         gauge("authority_lease_seconds").set(self._lease_left())
-        gauge("registry_keys").set(len(self._parts.watcher.current.records))
+        gauge("registry_keys").set(len(self.registry.records))

@@ -22,7 +22,7 @@ from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.engine.observer import Observer
 from sidecar.coordinator.hello import read_hello, select_capabilities
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import FrameType
+from sidecar.coordinator.wire.enums import ErrorCode, FrameType
 from sidecar.coordinator.wire.errors import (
     AuthenticationFailed,
     FrameTooLargeError,
@@ -147,6 +147,8 @@ class ServerSession:
         self._more = False
         self._writable = True
         self.connection: Connection | None = None
+        self.fault: ErrorCode | None = None
+        """What this side closed the connection for; for the log."""
 
     # ---- what it is ----
 
@@ -242,6 +244,7 @@ class ServerSession:
         if self.connection is not None:
             frames += self.connection.take(max_bytes, now)
             if self.connection.closing is not None and not self.connection.control:
+                self.fault = self.connection.closing
                 self._release(now)
         for frame in frames:
             self._env.observer.frame_out(frame[HEADER - 1], len(frame))
@@ -348,6 +351,7 @@ class ServerSession:
         if isinstance(error, AuthenticationFailed):
             # One byte image for every reason; the request id is of no use to a stranger.
             error = AuthenticationFailed(GENERIC_FAILURE)
+        self.fault = error.code
         conn = self.connection
         if conn is not None:
             # Finished replies go out in front; what is not durable yet is never answered.

@@ -13,7 +13,8 @@ from typing import Final, Protocol, cast
 from sidecar.base.clock import Now
 from sidecar.coordinator.authority.proof import ChannelBinding
 from sidecar.coordinator.session import OUTPUT_PER_TURN, ServerSession, State
-from sidecar.coordinator.transport.peers import PeerRefused, peer_of
+from sidecar.coordinator.transport.peers import Peer, PeerRefused, peer_of
+from sidecar.coordinator.wire.enums import ErrorCode
 
 WRITE_HIGH: Final = 262_144
 """Bytes of unwritten output above which a connection is no longer served."""
@@ -46,6 +47,10 @@ class UnixConnection(asyncio.BufferedProtocol):
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
         self._loop = loop
+        self.peer: Peer | None = None
+        """Who connected; for the log."""
+        self.fault: ErrorCode | None = None
+        """What this side closed the connection for, once it is over."""
         self._transport: asyncio.Transport | None = None
         self._session: ServerSession | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,16 +74,16 @@ class UnixConnection(asyncio.BufferedProtocol):
         reason = self._host.refuse()
         if reason is None:
             try:
-                peer = peer_of(stream.get_extra_info("socket").fileno())
-                peer.check(self._host.owner())
+                self.peer = peer_of(stream.get_extra_info("socket").fileno())
+                self.peer.check(self._host.owner())
             except PeerRefused as error:
                 reason = error.reason
-        if reason is not None:
-            self._host.refused(reason)
+        if reason is not None or self.peer is None:
+            self._host.refused(reason or "peer_unknown")
             stream.abort()
             return
         stream.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
-        self._session = self._host.session(peer.binding, self._schedule_flush)
+        self._session = self._host.session(self.peer.binding, self._schedule_flush)
         self._host.opened(self)
         self._arm_timer()
 
@@ -106,6 +111,7 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._timer = self._linger = None
         if self._session is not None:
             self._session.eof(self._host.now())
+            self.fault = self._session.fault
             self._session = None
             self._host.closed(self)
 

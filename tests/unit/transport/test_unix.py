@@ -125,14 +125,16 @@ async def serving(path: Path) -> AsyncIterator[Shell]:
     file = SocketFile(path)
     loop = asyncio.get_running_loop()
     server = await loop.create_unix_server(lambda: UnixConnection(shell, loop), sock=file.open())
-    yield shell
-    server.close()
-    for client in shell.clients:
-        client.sock.close()
-    for connection in list(shell.connections):
-        connection.abort()
-    await shell.until(lambda: not shell.connections)
-    file.close()
+    try:
+        yield shell
+    finally:
+        server.close()
+        for client in shell.clients:
+            client.sock.close()
+        for connection in list(shell.connections):
+            connection.abort()
+        await shell.until(lambda: not shell.connections)
+        file.close()
 
 
 def served(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -289,3 +291,17 @@ def test_a_response_serves_one_challenge_only() -> None:
     fresh = make_challenge(HELLO, AUTHORITY, INCARNATION, b"\xc2" * 32, uds_binding(b"\xc2" * 32, 1000, 1000, 4242))
     with pytest.raises(AuthenticationFailed):
         server_checks(RESPONSE, fresh, binding=uds_binding(b"\xc2" * 32, 1000, 1000, 4242))
+
+
+@pytest.mark.req("W2-05")
+@pytest.mark.parametrize("name", ["proof", "grants", "registry", "keyfile"])
+def test_digests_and_bindings_are_compared_in_constant_time_only(name: str) -> None:
+    """No == or != in these modules has a digest, nonce, binding or proof on either side."""
+    tree = ast.parse(Path(f"sidecar/coordinator/authority/{name}.py").read_text(encoding="utf-8"))
+    judged = {"key_id", "fingerprint", "authority_fingerprint", "client_nonce", "channel_binding", "authority_proof"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops):
+            compared = [part for part in (node.left, *node.comparators) if not ast.unparse(part).startswith("len(")]
+            sides = [side for part in compared for side in ast.walk(part)]
+            names = {getattr(side, "attr", getattr(side, "id", "")) for side in sides}
+            assert not names & judged, f"{name}.py:{node.lineno}"

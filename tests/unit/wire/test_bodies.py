@@ -193,7 +193,8 @@ def test_an_offer_that_is_absent_or_of_another_profile_fails_authentication() ->
 @pytest.mark.parametrize("change", [slice(0, 51), slice(1, 52), slice(0, 0)])
 def test_an_offer_of_another_shape_is_malformed(change: slice) -> None:
     image = expected_proofs.offer().encode()
-    for offer in (image[change], image + b"\x00", image[:20] + bytes(32)):
+    other = image.replace(b"workload/v1", b"workload/v2")
+    for offer in (image[change], image + b"\x00", image[:20] + bytes(32), other[change], other + b"\x00"):
         with pytest.raises(MalformedMessage):
             decode_hello(with_fields({13: offer}))
 

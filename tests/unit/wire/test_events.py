@@ -19,6 +19,7 @@ from sidecar.coordinator.wire.records import ReplayEvent
 from tests.oracles.wire import join, split
 from tests.unit.wire.samples import (
     FRAME_SAMPLES,
+    record,
     replay_event,
 )
 from tests.vectors import expected_images
@@ -68,6 +69,7 @@ def test_an_event_is_about_its_payload(kind: EventKind, family: ObjectKind) -> N
     for other in ObjectKind:
         if other not in EVENT_OBJECTS[kind]:
             refuse_event(changed(event, object=fix.ref(other, event.object.id)))
+            refuse_event(changed(event, object=record(other).ref(), payload=record(other).encode()))
 
 
 @pytest.mark.req("P7-21")

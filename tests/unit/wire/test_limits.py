@@ -308,7 +308,7 @@ def test_a_message_fills_its_boundaries() -> None:
     ping = frames.CoordPing(nonce=1)
     message = ping.encode()
     assert frames.decode_message(message) == ping
-    for wrong in (message[:-1], message + b"\x00", message[:5]):
+    for wrong in (message[:-1], message + b"\x00", message + join([(99, b"")]), message[:5]):
         with pytest.raises(MalformedMessage):
             frames.decode_message(wrong)
     for length in (0, HARD.frame + 1):

@@ -109,7 +109,7 @@ async def test_what_arrives_while_the_disk_is_busy_is_gathered(stage: Stage) -> 
     assert max(sizes) > 50
 
 
-@pytest.mark.req("P12-17")
+@pytest.mark.req("P12-16", "P12-17")
 @staged
 async def test_a_certificate_that_expires_on_the_way_to_the_disk_stops_the_commit(stage: Stage) -> None:
     client = stage.world.connect()

@@ -246,7 +246,7 @@ def test_memory_is_given_back_after_large_frames_and_views(traced: None) -> None
     assert sizes() == [STORAGE]
     # Without views the one block is used over and over, from its start.
     for _ in range(3):
-        received(splitter, encode_frame(1, bytes(60)) * 2000)
+        received(splitter, encode_frame(1, bytes(60)) * 3)
         assert len(splitter.get_buffer(-1)) == STORAGE
     assert sizes() == [STORAGE]
 
@@ -323,6 +323,17 @@ def test_any_bytes_can_be_fed(data: bytes) -> None:
     assert following(splitter) == (1, b"x")
     with pytest.raises(TypeError):
         splitter.feed(5)  # type: ignore[arg-type]
+
+
+def test_bytes_may_be_fed_while_earlier_ones_are_still_split() -> None:
+    splitter = Splitter(OPEN)
+    frames = [(index, bytes([index]) * 500) for index in range(200)]
+    stream = b"".join(encode_frame(*frame) for frame in frames)
+    for at in range(0, len(stream), 30_000):
+        splitter.feed(stream[at : at + 30_000])
+        assert following(splitter) == frames.pop(0)
+    assert splitter.buffered == sum(5 + len(body) for _, body in frames)
+    assert [following(splitter) for _ in range(len(frames) + 1)] == [*frames, None]
 
 
 @pytest.mark.parametrize("caps", [[1] * 255, [1] * 257, [MAX_LENGTH + 1] * 256, [-1] * 256, [*[1] * 255, 2**40]])

@@ -108,7 +108,6 @@ class WitnessServer:
         self._log = log
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="witness-writer")
         self._peers: dict[_Peer, bool] = {}  # oldest first; True: its request is being answered
-        self._pending: set[asyncio.Future[Reply]] = set()
         self._gone = asyncio.Event()
 
     async def serve(self, sock: socket.socket, stop: asyncio.Event) -> None:
@@ -122,8 +121,7 @@ class WitnessServer:
             for peer, busy in list(self._peers.items()):
                 if not busy:
                     peer.drop("stopping")
-            # What was asked is answered; every peer that is left has a deadline.
-            await asyncio.gather(*self._pending, return_exceptions=True)
+            # What was asked is answered; a peer that does not read its answer has a deadline.
             while self._peers:
                 await self._gone.wait()
                 self._gone.clear()
@@ -158,10 +156,8 @@ class WitnessServer:
         peer.busy()
         self._peers[peer] = True
         future = asyncio.get_running_loop().run_in_executor(self._writer, self._service.answer, request)
-        self._pending.add(future)
 
         def deliver(done: asyncio.Future[Reply]) -> None:
-            self._pending.discard(done)
             error = done.exception()
             if error is not None and not isinstance(error, WitnessProtocolError):
                 self._log.error("witness_request_failed", error=error)

@@ -95,6 +95,13 @@ def test_a_signature_holds_for_one_nonce_witness_key_kind_and_request(request_va
         signed.open(ActivationWitnessId(b"\xab" * 16))
 
 
+def test_the_transcript_is_these_bytes() -> None:
+    signed = protocol.transcript(NONCE, WITNESS, b"\x01" * 32, Kind.LAST, COORDINATOR)
+    assert signed == (
+        b"sidecar-witness-request/v1\0" + NONCE + WITNESS + b"\x01" * 32 + b"\x13" + b"\x00\x00\x00\x10" + COORDINATOR
+    )
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -235,6 +235,13 @@ def counting_entropy_from(skip: int) -> Callable[[int], bytes]:
         (lambda path: rewrite(path, "PRAGMA user_version = 2"), "schema 2"),
         (lambda path: rewrite(path, "PRAGMA application_id = 7"), "not a witness database"),
         (lambda path: rewrite(path, "DELETE FROM witness"), "no identity"),
+        (lambda path: rewrite(path, f"UPDATE witness SET witness_id = x'{'ab' * 16}'"), "different witnesses"),
+        (
+            lambda path: rewrite(
+                path, "PRAGMA ignore_check_constraints = ON; INSERT INTO witness VALUES (2, x'01', x'02', 0)"
+            ),
+            "damaged: CHECK constraint",
+        ),
         (spoil, "witness.db"),
         (lambda path: (path / "witness.db").write_bytes(b"nothing of the kind" * 100), "cannot be used"),
         (lambda path: (path / "witness.db").unlink(), "witness.db is missing"),

@@ -32,12 +32,18 @@ _READ_BYTES: Final = 4096
 class WitnessClient:
     """Calls one witness as one client key."""
 
-    def __init__(self, path: Path, key: SigningKey, witness_id: bytes, *, timeout: float = 5.0) -> None:
-        """``timeout`` (seconds) covers a whole call: connecting, the exchange and the witness's disk."""
+    def __init__(
+        self, path: Path, key: SigningKey, witness_id: bytes, *, timeout: float = 5.0, uid: int | None = None
+    ) -> None:
+        """``timeout`` (seconds) covers a whole call: connecting, the exchange and the witness's disk.
+
+        Only a witness that runs as the user ``uid`` is talked to; by default the user that runs this.
+        """
         self._path = path
         self._key = key
         self._witness_id = witness_id
         self._timeout = timeout
+        self._uid = os.geteuid() if uid is None else uid
 
     def activate(
         self, coordinator_id: CoordinatorId, epoch: AuthorityEpoch, incarnation_id: IncarnationId
@@ -97,7 +103,7 @@ class WitnessClient:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             sock.settimeout(_left(deadline))
             sock.connect(str(self._path))
-            if peer_uid(sock) != os.geteuid():
+            if peer_uid(sock) != self._uid:
                 raise WitnessProtocolError(f"the socket {self._path} is served by another user")
             while exchange.reply is None:
                 sock.settimeout(_left(deadline))

@@ -45,8 +45,7 @@ class _Peer(asyncio.Protocol):
         opened.write(self._exchange.opening())
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None:
-            return
+        assert self._exchange is not None
         try:
             request = self._exchange.feed(data)
         except WitnessProtocolError as error:

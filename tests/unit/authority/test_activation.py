@@ -458,7 +458,6 @@ def test_a_stop_that_the_witness_did_not_confirm_is_told(house: House) -> None:
         activation.relinquish()
 
 
-@pytest.mark.req("P12-16")
 def test_the_certificate_is_valid_by_both_clocks_or_not_at_all(house: House) -> None:
     authority = house.activate(house.open()).authority
     now = house.clock.now()
@@ -468,7 +467,6 @@ def test_the_certificate_is_valid_by_both_clocks_or_not_at_all(house: House) -> 
     assert not authority.valid(Now(now.wall - 1e6, now.mono + LIFE))
 
 
-@pytest.mark.req("P12-16")
 def test_life_counts_from_the_moment_of_asking(house: House) -> None:
     activate = house.witness.activate
 

@@ -334,6 +334,11 @@ def test_a_live_socket_and_other_files_are_not_touched(tmp_path: Path) -> None:
         pass
 
 
+def test_a_path_that_no_address_can_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotListen, match="too long"), listening(tmp_path / ("x" * 150)):
+        pass
+
+
 def test_a_socket_that_somebody_put_in_our_place_stays(tmp_path: Path) -> None:
     path = tmp_path / "run" / "witness.sock"
     with listening(path):
@@ -405,6 +410,18 @@ def test_a_silent_witness_is_unavailable(answer: bytes, tmp_path: Path) -> None:
     path.unlink()
     with FakeWitness(path, answer), pytest.raises(WitnessUnavailable, match="without an answer"):
         lone_client(path).last(COORDINATOR)
+
+
+def test_a_witness_of_another_user_is_not_talked_to(start: Start) -> None:
+    running = start()
+    witness_id = running.local.service.identity.witness_id
+    with pytest.raises(WitnessProtocolError, match="another user"):
+        WitnessClient(running.path, client_key(), witness_id, uid=os.geteuid() + 1).last(COORDINATOR)
+
+
+def test_a_call_without_time_is_unavailable(start: Start) -> None:
+    with pytest.raises(WitnessUnavailable, match="did not answer in 0 s"):
+        start().client(timeout=0).last(COORDINATOR)
 
 
 def test_something_else_on_the_socket_is_a_protocol_error(tmp_path: Path) -> None:

@@ -110,11 +110,11 @@ class Stream:
         """
         if self.state is StreamState.STALE:
             return None
-        if self.state is not StreamState.LIVE:
-            raise PeerFault(ErrorCode.PROTOCOL_ERROR, f"an event of a subscription that is {self.state.value}")
         nbytes = FRAME_OVERHEAD + body_bytes
+        # Before the ACK and after a GAP there is no credit at all (P9-23, P10-17).
         if not self._credit.spend(nbytes):
-            raise PeerFault(ErrorCode.PROTOCOL_ERROR, "an event beyond the credit of its subscription")
+            fault = f"an event beyond the credit of a subscription that is {self.state.value}"
+            raise PeerFault(ErrorCode.PROTOCOL_ERROR, fault)
         if frame.delivery_sequence != self.last_delivery + 1:
             return self.go_stale(f"delivery {frame.delivery_sequence} came instead of {self.last_delivery + 1}")
         if frame.event_sequence <= self.last_event:

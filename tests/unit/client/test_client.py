@@ -356,6 +356,31 @@ async def test_a_closed_client_does_nothing_more(endpoint: FakeEndpoint) -> None
 
 
 @pytest.mark.asyncio
+async def test_closing_ends_calls_that_wait_for_a_server(endpoint: FakeEndpoint) -> None:
+    client = await connected(endpoint, reconnect=ReconnectPolicy(attempts=100_000, first_delay=0.001))
+    await endpoint.stop()
+    question = asyncio.ensure_future(client.operation(OP))
+    command = asyncio.ensure_future(client.create_objective(b"{}"))
+    await asyncio.sleep(0)
+    await client.close()
+    for call in (question, command):
+        with pytest.raises((CannotConnect, ConnectionLost, OutcomeUnknown)):
+            await asyncio.wait_for(call, 15)
+
+
+@pytest.mark.asyncio
+async def test_a_subscription_of_an_earlier_connection_needs_no_replacement(endpoint: FakeEndpoint) -> None:
+    async with await connected(endpoint) as client:
+        _, events = await client.follow()
+        endpoint.drop()
+        with pytest.raises(ContinuityLost):
+            await anext(events)
+        await client.follow(replaces=events.subscription_id)
+        (opened,) = endpoint.servers[1].of(fr.OpenSnapshot)
+        assert opened.replace_paused_subscription is None
+
+
+@pytest.mark.asyncio
 async def test_misuse_is_the_callers_and_leaves_the_connection(endpoint: FakeEndpoint) -> None:
     async with await connected(endpoint) as client:
         with pytest.raises(LocalProtocolError):
@@ -460,7 +485,7 @@ async def test_writing_waits_for_the_transport(endpoint: FakeEndpoint) -> None:
         asked = asyncio.ensure_future(client.operation(OP))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert not [frame for frame in endpoint.servers[0].received if isinstance(frame, fr.GetOperationResult)]
+        assert link.session.open_requests == 0
         link.resume_writing()
         assert await asked == Unknown()
 

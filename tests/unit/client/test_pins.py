@@ -181,7 +181,8 @@ def test_a_token_that_its_holder_gave_up_is_revoked(pins: Pins) -> None:
     assert rejected(pins, World()).check == "token"
     world = World()
     world.restart()
-    assert login(pins, world).one(ev.Ready).welcome.admission is Admission.HIGHER
+    for _ in range(2):  # the next activation is not tainted by it
+        assert login(pins, world).one(ev.Ready).welcome.admission is Admission.HIGHER
 
 
 @pytest.mark.req("W2-06")
@@ -248,6 +249,7 @@ def test_a_pin_survives_the_file(tmp_path: Path) -> None:
     rejected(pins, World(token=b"\xd1" * 32))
     pins.approve(b"\x07" * 32)
     again = PinFile(path)
+    assert again.pins[0].quarantine is not None
     assert again.pins == pins.pins
     assert again.approved == {b"\x07" * 32}
     assert again.path == path

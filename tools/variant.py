@@ -56,8 +56,7 @@ def annotate() -> int:
 def coverage() -> int:
     tree = copy_tree("coverage")
     compile_tree(tree, "trace")
-    # Tests that weigh memory would weigh the tracer.
-    tests = [sys.executable, "-m", "coverage", "run", *PYTEST[1:], "-k", "not memory", *CEXT_TESTS]
+    tests = [sys.executable, "-m", "coverage", "run", *PYTEST[1:], "-p", "tools.weighing", *CEXT_TESTS]
     # The plugin that knows .pyx files works with the C tracer only.
     code = run(tree, tests, COVERAGE_CORE="ctrace")
     run(tree, [sys.executable, "-m", "coverage", "report", "--show-missing", "--skip-empty", f"--include={COVERED}"])

@@ -41,7 +41,15 @@ CORES = [
     "sidecar/coordinator/wire",
     "sidecar/coordinator/engine",
     "sidecar/coordinator/session.py",
+    "sidecar/coordinator/client_connection.py",
     "sidecar/coordinator/client_core.py",
+    "sidecar/coordinator/client_events.py",
+    "sidecar/coordinator/client_handshake.py",
+    "sidecar/coordinator/client_snapshot.py",
+    "sidecar/coordinator/client_stream.py",
+    "sidecar/coordinator/client_trust.py",
+    "sidecar/witness/protocol.py",
+    "sidecar/witness/state.py",
 ]
 FORBIDDEN_IN_CORES = {
     "apsw",

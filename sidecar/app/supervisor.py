@@ -62,7 +62,7 @@ class Child:
                 preexec_fn=_die_with_parent,
             )
         except OSError as error:
-            raise ChildFailed(f"{self.name} cannot be started: {error.strerror}") from None
+            raise ChildFailed(f"{self.name} cannot be started: {self.argv[0]}: {error.strerror}") from None
         finally:
             os.close(fd)
         self.started_at = time.monotonic()

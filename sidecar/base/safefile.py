@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import time
 from collections.abc import Callable
@@ -37,6 +38,11 @@ class UnsafeFile(ValueError):  # noqa: N818 - a state of the file, not a mishap
         self.reason = reason
 
 
+def quoted(path: str | os.PathLike[str]) -> str:
+    """The path as a shell takes it, for advice that is copied from an error line."""
+    return shlex.quote(os.fspath(path))
+
+
 def _no_step(name: str) -> None:
     """Nobody watches."""
 
@@ -51,7 +57,9 @@ def check_private_dir(path: str | os.PathLike[str]) -> None:
         raise UnsafeFile(path, "is not a directory (symbolic links are not followed)")
     _check_owner(path, info)
     if stat.S_IMODE(info.st_mode) & 0o077:
-        raise UnsafeFile(path, f"is open to others (mode {stat.S_IMODE(info.st_mode):04o}); run: chmod 700")
+        raise UnsafeFile(
+            path, f"is open to others (mode {stat.S_IMODE(info.st_mode):04o}); run: chmod 700 {quoted(path)}"
+        )
 
 
 def ensure_private_dir(path: str | os.PathLike[str]) -> None:
@@ -238,4 +246,4 @@ def _check_private_file(path: str | os.PathLike[str], info: os.stat_result) -> N
         raise UnsafeFile(path, "is not a regular file (symbolic links are not followed)")
     _check_owner(path, info)
     if stat.S_IMODE(info.st_mode) != _FILE_MODE:
-        raise UnsafeFile(path, f"has mode {stat.S_IMODE(info.st_mode):04o}; run: chmod 600")
+        raise UnsafeFile(path, f"has mode {stat.S_IMODE(info.st_mode):04o}; run: chmod 600 {quoted(path)}")

@@ -305,7 +305,8 @@ def explain(error: Exception) -> tuple[Exit, str, str]:
             hint = "; if this is intended: sidecar coordinator pins trust FINGERPRINT" * (error.check == "fingerprint")
             return Exit.NOT_VERIFIED, "AUTHORITY_CHANGED", f"{error}{hint}"
         case VerificationFailed():
-            return Exit.NOT_VERIFIED, "NOT_VERIFIED", f"the server is not trusted: {error} (check: {error.check})"
+            hint = "; use --witness-id and --witness-key" * (error.check == "witness")
+            return Exit.NOT_VERIFIED, "NOT_VERIFIED", f"the server is not trusted: {error}{hint} (check: {error.check})"
         case PeerFault():
             return Exit.NOT_VERIFIED, "PEER_FAULT", str(error)
         case CannotConnect() | ConnectionLost():

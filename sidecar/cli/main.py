@@ -111,7 +111,7 @@ def _click_text(error: click.ClickException) -> str:
         return error.format_message()
     # click quotes what was typed. A private key pasted as an argument is bad enough without a copy in a log.
     text = _KEY_LIKE.sub("(64 hex digits)", error.format_message())
-    return text if error.ctx is None else f"{text} See: {error.ctx.command_path} --help"
+    return text if error.ctx is None else f"{text.rstrip('.')}; see: {error.ctx.command_path} --help"
 
 
 def _fail(text: str, code: int) -> None:

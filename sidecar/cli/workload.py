@@ -17,6 +17,7 @@ import click
 
 from sidecar.base.ed25519 import PUBLIC_KEY_BYTES, digest_text, fingerprint, parse_digest_text
 from sidecar.base.keysource import create_seed_file
+from sidecar.base.safefile import quoted
 from sidecar.coordinator.authority import keyfile, registry
 from sidecar.coordinator.authority.grants import KeyRecord
 from sidecar.coordinator.wire.enums import KNOWN_SCOPES, Scope
@@ -206,6 +207,8 @@ def keygen(file: Path) -> None:
         key = create_seed_file(file, os.urandom)
     except FileExistsError:
         raise click.ClickException(f"{file} exists already; choose another name") from None
+    except FileNotFoundError:
+        raise click.ClickException(f"{file.parent} does not exist; run: mkdir -m 700 {quoted(file.parent)}") from None
     click.echo(f"public_key {key.public_key.hex()}")
     click.echo(f"key_id     {digest_text(fingerprint(key.public_key))}")
 

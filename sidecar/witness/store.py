@@ -189,7 +189,8 @@ def inspect(directory: Path) -> tuple[ActivationWitnessId, int, list[Record]]:
             witness_id, _, generation = _identity_row(database)
             return witness_id, generation, _load(database)
     except FileNotFoundError:
-        raise WitnessStateError(f"there is no witness in {directory}") from None
+        make = f"sidecar witness init --state-dir {directory}"
+        raise WitnessStateError(f"there is no witness in {directory}; make one with: {make}") from None
     except safefile.UnsafeFile as error:
         raise WitnessStateError(str(error)) from error
     except apsw.Error as error:

@@ -232,7 +232,7 @@ def test_the_first_use_needs_a_witness_and_the_right_one(shared: Cluster, tmp_pa
     pins = tmp_path / "client" / "pins.json"
     key = ["--key-file", str(shared.key_file("operator"))]
     bare = ["--socket", str(shared.socket), "--pins", str(pins), *key]
-    assert "witness" in one_line(cli("ping", *bare), 4)
+    assert "use --witness-id and --witness-key" in one_line(cli("ping", *bare), 4)
     wrong = [*bare, "--witness-id", ONE, "--witness-key", shared.provisioned.witness_public_key.hex()]
     assert "certificate" in one_line(cli("ping", *wrong), 4)
     assert not pins.exists()

@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.base.ed25519 import SigningKey
 from sidecar.base.keysource import create_seed_file, load_seed_file
-from sidecar.base.safefile import DirLock, UnsafeFile, check_private_dir, ensure_private_dir
+from sidecar.base.safefile import DirLock, UnsafeFile, check_private_dir, ensure_private_dir, quoted
 
 KEY_NAME: Final = "workload-authority.ed25519"
 
@@ -21,7 +21,8 @@ def load_authority_key(state_dir: str | os.PathLike[str]) -> SigningKey:
         check_private_dir(state_dir)
         return load_seed_file(path)
     except FileNotFoundError:
-        raise UnsafeFile(path, "does not exist; make it once with: sidecar workload authority --init") from None
+        make = f"sidecar workload authority --init --state-dir {quoted(state_dir)}"
+        raise UnsafeFile(path, f"does not exist; make it once with: {make}") from None
 
 
 def init_authority_key(state_dir: str | os.PathLike[str], entropy: Callable[[int], bytes]) -> SigningKey:

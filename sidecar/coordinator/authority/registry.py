@@ -15,6 +15,7 @@ from sidecar.base.safefile import (
     UnsafeFile,
     check_private_dir,
     ensure_private_dir,
+    quoted,
     read_private,
     stat_signature,
     write_private,
@@ -58,9 +59,18 @@ def load_registry(state_dir: str | os.PathLike[str], *, generation: int = 1) -> 
     path = Path(state_dir) / REGISTRY_NAME
     try:
         check_private_dir(state_dir)
-        return parse_registry(read_private(path, REGISTRY_LIMIT), generation=generation)
+        return _read(path, generation)
     except FileNotFoundError:
-        raise UnsafeFile(path, "does not exist; enrol a key with: sidecar workload add-key") from None
+        enrol = f"sidecar workload add-key --state-dir {quoted(state_dir)}"
+        raise UnsafeFile(path, f"does not exist; enrol a key with: {enrol}") from None
+
+
+def _read(path: Path, generation: int = 1) -> Registry:
+    data = read_private(path, REGISTRY_LIMIT)
+    try:
+        return parse_registry(data, generation=generation)
+    except RegistryMalformed as error:
+        raise RegistryMalformed(f"{path} admits nobody until it is repaired: {error}") from None
 
 
 def add_key(
@@ -119,7 +129,7 @@ def _change(
     with DirLock(state_dir) as lock:
         records: dict[bytes, KeyRecord] = {}
         with contextlib.suppress(FileNotFoundError):
-            records = {r.key_id: r for r in parse_registry(read_private(path, REGISTRY_LIMIT)).records}
+            records = {record.key_id: record for record in _read(path).records}
 
         def commit(changed: dict[bytes, KeyRecord]) -> None:
             document = format_registry(changed.values())

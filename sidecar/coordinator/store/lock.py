@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from sidecar.base.safefile import quoted
 from sidecar.coordinator.store.errors import StoreLocked, StoreReadOnly, StoreUnsafe
 
 NAME: Final = "store.lock"
@@ -72,9 +73,9 @@ def check_file(path: Path, info: os.stat_result) -> None:
         raise StoreUnsafe(path, f"belongs to uid {info.st_uid}, not to uid {os.geteuid()} that runs this")
     mode = stat.S_IMODE(info.st_mode)
     if not mode & stat.S_IWUSR:
-        raise StoreReadOnly(path, f"has mode {mode:04o}; run: chmod 600")
+        raise StoreReadOnly(path, f"has mode {mode:04o}; run: chmod 600 {quoted(path)}")
     if mode != stat.S_IRUSR | stat.S_IWUSR:
-        raise StoreUnsafe(path, f"has mode {mode:04o}; run: chmod 600")
+        raise StoreUnsafe(path, f"has mode {mode:04o}; run: chmod 600 {quoted(path)}")
 
 
 def _open(path: Path) -> int:

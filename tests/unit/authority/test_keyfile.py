@@ -73,7 +73,7 @@ def test_an_open_state_directory_is_refused(state: Path, mode: int) -> None:
 def test_an_unsafe_key_file_is_refused(state: Path, tmp_path: Path) -> None:
     path = state / KEY_NAME
     path.chmod(0o644)
-    with pytest.raises(UnsafeFile, match="chmod 600"):
+    with pytest.raises(UnsafeFile, match=f"chmod 600 {path}"):
         load_authority_key(state)
     path.chmod(0o600)
     real = path.rename(tmp_path / "real")

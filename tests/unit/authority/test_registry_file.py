@@ -121,7 +121,7 @@ def test_an_unsafe_registry_is_refused(state: Path) -> None:
     path = state / REGISTRY_NAME
     path.chmod(0o640)
     for use in (lambda: load_registry(state), lambda: enrol(state, 1), lambda: revoke_key(state, IDS[0], now=NOW)):
-        with pytest.raises(UnsafeFile, match="chmod 600"):
+        with pytest.raises(UnsafeFile, match=f"chmod 600 {path}"):
             use()
     real = path.rename(state / "real")
     real.chmod(0o600)

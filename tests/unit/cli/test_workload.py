@@ -70,7 +70,7 @@ def test_the_verbs() -> None:
 
 @pytest.mark.req("W9-10", "W9-11", "W9-13", "W2-02", "W2-14")
 def test_authority_is_created_by_init_only_and_once(state: Path) -> None:
-    assert "--init" in refused(sidecar("workload", "authority", "--state-dir", state))
+    assert f"--init --state-dir {state}\n" in refused(sidecar("workload", "authority", "--state-dir", state))
     assert not state.exists()
     made = sidecar("workload", "authority", "--state-dir", state, "--init")
     assert made.returncode == 0
@@ -273,11 +273,13 @@ def test_unsafe_and_malformed_material_is_reported_in_one_line(state: Path) -> N
     enrol(state)
     (state / "workload-authority.ed25519").chmod(0o644)
     (state / "workload-keys").write_bytes(b'{"version":1,"keys":[{}]}')
-    assert "chmod 600" in refused(sidecar("workload", "authority", "--state-dir", state))
-    assert "key 1 of the registry" in refused(sidecar("workload", "list", "--state-dir", state))
+    line = refused(sidecar("workload", "authority", "--state-dir", state))
+    assert line.endswith(f"run: chmod 600 {state}/workload-authority.ed25519\n")
+    line = refused(sidecar("workload", "list", "--state-dir", state))
+    assert f"{state}/workload-keys admits nobody until it is repaired: key 1 of the registry" in line
     state.chmod(0o755)
     for verb in ("authority", "list"):
-        assert "chmod 700" in refused(sidecar("workload", verb, "--state-dir", state))
+        assert f"run: chmod 700 {state}\n" in refused(sidecar("workload", verb, "--state-dir", state))
 
 
 @pytest.mark.req("W9-11")
@@ -285,7 +287,8 @@ def test_keygen_never_overwrites(tmp_path: Path) -> None:
     write_private(tmp_path / "key", b"precious")
     assert "exists already" in refused(sidecar("workload", "keygen", tmp_path / "key"))
     assert (tmp_path / "key").read_bytes() == b"precious"
-    assert "No such file" in refused(sidecar("workload", "keygen", tmp_path / "missing" / "key"))
+    line = refused(sidecar("workload", "keygen", tmp_path / "missing here" / "key"))
+    assert line.endswith(f"run: mkdir -m 700 '{tmp_path}/missing here'\n")
 
 
 FORCED_CRASH = """

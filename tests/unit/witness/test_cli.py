@@ -69,6 +69,7 @@ def test_show_without_a_witness_says_so(directory: Path) -> None:
     done = sidecar("show", "--state-dir", str(directory))
     assert (done.returncode, done.stdout) == (ExitCode.STORE, "")
     assert "there is no witness" in done.stderr
+    assert "; make one with: sidecar witness init --state-dir " in done.stderr
 
 
 def write_config(tmp_path: Path, extra: str = "") -> Path:

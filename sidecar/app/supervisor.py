@@ -141,12 +141,12 @@ class Supervisor:
             await asyncio.sleep(delay)
             try:
                 await child.start()
-            except ChildFailed as error:
+                self._on_event(f"{child.name} is ready again")
+                if on_ready is not None:
+                    on_ready(child)
+            except (ChildFailed, OSError) as error:
+                # Also a full disk or a log directory that is gone: it may pass, and the watch must outlive it.
                 self._on_event(str(error))
-                continue
-            self._on_event(f"{child.name} is ready again")
-            if on_ready is not None:
-                on_ready(child)
 
     async def stop(self) -> None:
         """Stops all children, the last started first."""

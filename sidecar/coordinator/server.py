@@ -196,6 +196,8 @@ class CoordinatorServer:
             reasons.append("server: stopping")
         elif not self._bound:
             reasons.append("server: not bound yet")
+        elif not self._parts.socket_file.in_place():
+            reasons.append("socket: its file was removed or replaced, clients do not find this server; restart it")
         if self._engine.fenced is None and not self._engine.authority.valid(self._clock()):
             reasons.append("authority: the certificate is expired")
         if self._parts.watcher.fault is not None:

@@ -216,3 +216,32 @@ def test_health_follows_the_life_of_the_server(tmp_path: Path) -> None:
             assert seen["sidecar_commit_batch_transactions_count"] == 1
             eventually(lambda: cluster.metrics()['sidecar_sockets{state="active"}'] == 1)
         eventually(lambda: cluster.metrics()['sidecar_sockets{state="active"}'] == 0)
+
+
+def test_a_server_whose_socket_file_is_gone_is_not_ready(tmp_path: Path) -> None:
+    """Who is connected goes on; nobody else finds it, and a supervisor must hear of that."""
+    with Cluster(tmp_path, certificate_seconds=30) as cluster, Peer(cluster.socket) as peer:
+        peer.login(cluster.key("reader"))
+        cluster.socket.unlink()
+        status, why = cluster.health("/readyz")
+        assert status == 503
+        assert "removed or replaced" in why
+        peer.ping()
+        assert cluster.stop() == ExitCode.OK
+
+
+def test_a_removed_store_log_fences_and_loses_nothing(tmp_path: Path) -> None:
+    """Commits to a log without a name would be gone with the process: none of them is acknowledged."""
+    with Cluster(tmp_path, certificate_seconds=3) as cluster:
+        assert cluster.serve is not None
+        with Peer(cluster.socket) as peer:
+            peer.login(cluster.key("admin"))
+            peer.send(command := peer.create())
+            peer.expect(fr.CoordCommandResult)
+            (cluster.layout.store / "coordinator.db-wal").unlink()
+            goodbye(peer, GapReason.EPOCH_CHANGED, ErrorCode.AUTHORITY_FENCED, subscriptions=0)
+        assert cluster.serve.wait() == ExitCode.FENCED
+        cluster.start_serve()
+        with Peer(cluster.socket) as peer:
+            peer.login(cluster.key("admin"))
+            assert isinstance(peer.lookup(command.operation_id).operation, Succeeded)

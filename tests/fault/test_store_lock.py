@@ -103,3 +103,23 @@ def test_an_activation_is_not_installed_without_the_lock(tmp_path: Path) -> None
     again = SqliteStore.open(tmp_path / "store", entropy=os.urandom)
     assert again.installed().epoch == 0
     again.close()
+
+
+@pytest.mark.req("P14-05")
+def test_a_removed_log_ends_the_writer_and_loses_nothing(tmp_path: Path) -> None:
+    """What is committed to a log without a name is gone with the process: nothing more may be acknowledged there."""
+    directory = tmp_path / "store"
+    store = SqliteStore.open(directory, entropy=os.urandom)
+    history, epoch = History(), activate(store)
+    store.commit(history.next(1, epoch), lambda: None)
+    assert store.lock_held()
+    (directory / "coordinator.db-wal").unlink()
+    assert not store.lock_held()
+    with pytest.raises(errors.StoreLost):
+        store.commit(history.next(2, epoch), lambda: None)
+    store.close()
+    again = SqliteStore.open(directory, entropy=os.urandom)
+    prefix = History()
+    prefix.next(1, epoch)
+    prefix.check(again.load())
+    again.close()

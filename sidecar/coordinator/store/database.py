@@ -53,6 +53,11 @@ def open_database(directory: Path, entropy: Callable[[int], bytes]) -> apsw.Conn
     return connection
 
 
+def log_of(path: Path) -> Path:
+    """The write-ahead log beside a database."""
+    return path.with_name(f"{path.name}-wal")
+
+
 def _connect(path: Path) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path), flags=_FLAGS)

@@ -50,12 +50,13 @@ class SqliteStore:
         self._path = directory / database.NAME
         self._lock = lock
         self._connection = connection
-        self._file = os.lstat(self._path)
         self._turn = threading.Lock()
         self._failed: BaseException | None = None
         self._closed = False
         self._number = 0
         coordinator_id, epoch, activation, token, incarnation, last, pruned = self._authority_row()
+        # Reading opened the log. Removed under the writer, what is committed to it is gone with the process.
+        self._files = {path: os.lstat(path) for path in (self._path, database.log_of(self._path))}
         self._coordinator_id: bytes = coordinator_id
         self._installed = Installed(schema.from_column(epoch), schema.from_column(activation), token, incarnation)
         self._last_sequence = schema.from_column(last)
@@ -107,8 +108,10 @@ class SqliteStore:
         return self._installed
 
     def lock_held(self) -> bool:
-        """Whether lock file and database still are the files that this store opened (P14-05)."""
-        return not self._closed and self._lock.held() and same_file(self._path, self._file)
+        """Whether lock file, database and its log still are the files that this store opened (P14-05)."""
+        if self._closed or not self._lock.held():
+            return False
+        return all(same_file(path, info) for path, info in self._files.items())
 
     def install(self, epoch: int, activation_sequence: int, token_sha256: bytes, incarnation_id: bytes) -> None:
         """Durably install an activation, before it serves anybody (P12-20, P4-09).
@@ -240,7 +243,7 @@ class SqliteStore:
             self._connection.execute("BEGIN IMMEDIATE")
             write()
             if not self.lock_held():
-                raise StoreLost(self._path, "lock file or database was removed or replaced; restart on the right store")
+                raise StoreLost(self._path, "a file of the store was removed or replaced; restart on the right store")
             check()
             committing = True
             self._connection.execute("COMMIT")

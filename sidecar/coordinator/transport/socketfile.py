@@ -43,6 +43,10 @@ class SocketFile:
         except UnsafeFile as error:
             raise CannotBind(str(error)) from None
 
+    def in_place(self) -> bool:
+        """Whether clients still find this server under its path."""
+        return self._identity is not None and self._identity == _identity(self.path)
+
     def close(self) -> None:
         """Remove the file if it is still the one that `open` made."""
         if self._identity is not None and self._identity == _identity(self.path):

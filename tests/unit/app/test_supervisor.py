@@ -73,6 +73,32 @@ async def test_a_killed_child_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_child_whose_log_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    """The directory of the log is gone for a while, or the disk is full: the watch outlives it."""
+    logs = tmp_path / "log"
+    logs.mkdir()
+    failed, again = asyncio.Event(), asyncio.Event()
+
+    def heard(text: str) -> None:
+        if "No such file" in text:
+            failed.set()
+
+    supervisor = Supervisor(heard)
+    program = child(logs, READY)
+    await supervisor.start(program, lambda _: again.set())
+    again.clear()
+    (logs / "child.log").unlink()
+    logs.rmdir()
+    assert program.process is not None
+    program.process.kill()
+    async with asyncio.timeout(30):
+        await failed.wait()
+        logs.mkdir()
+        await again.wait()
+    await supervisor.stop()
+
+
+@pytest.mark.asyncio
 async def test_children_stop_in_reverse_order_and_a_stubborn_one_is_killed(tmp_path: Path) -> None:
     order = tmp_path / "order"
     code = (

@@ -106,3 +106,14 @@ def test_closing_leaves_the_file_of_a_successor(path: Path) -> None:
 def test_a_path_that_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotBind, match=str(MAX_PATH)):
         SocketFile(tmp_path / ("x" * 200)).open()
+
+
+def test_a_server_knows_whether_clients_still_find_it(path: Path) -> None:
+    file = SocketFile(path)
+    assert not file.in_place()
+    with file.open():
+        assert file.in_place()
+        path.unlink()
+        assert not file.in_place()
+        path.touch()
+        assert not file.in_place()

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sidecar.app.broker import Broker, prepare_broker
 from sidecar.app.layout import Layout, find_nats_server
-from sidecar.app.provision import Provisioned, provision
+from sidecar.app.provision import Provisioned, keep_metrics_address, provision
 from sidecar.app.supervisor import Child, ChildFailed, Supervisor
 from sidecar.base.safefile import DirLock, UnsafeFile, write_private
 from sidecar.ops.signals import on_stop
@@ -140,6 +141,8 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
     dev = Dev(layout, provisioned, broker, serve, {})
 
     def refresh(child: Child) -> None:
+        if not dev.ready:  # what the ready line says stays true when the coordinator is started again
+            keep_metrics_address(provisioned.serve_config, urlsplit(child.ready["metrics_url"]).netloc)
         dev.ready = ready_line(dev, child.ready)
         write_private(layout.ready_file, json.dumps(dev.ready).encode())
 

@@ -90,6 +90,11 @@ def provision(layout: Layout, *, certificate_seconds: int, entropy: Callable[[in
     return Provisioned(witness_id, witness_key, workloads, witness_config, serve_config)
 
 
+def keep_metrics_address(serve_config: Path, address: str) -> None:
+    """Completes the configuration with the address that the first start took, so that a restart listens there too."""
+    write_private(serve_config, serve_config.read_bytes() + f'[metrics]\nlisten = "{address}"\n'.encode())
+
+
 def _seed(path: Path, entropy: Callable[[int], bytes]) -> SigningKey:
     return load_seed_file(path) if path.exists() else create_seed_file(path, entropy)
 

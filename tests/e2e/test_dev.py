@@ -98,6 +98,8 @@ def test_a_killed_coordinator_is_started_again(tmp_path: Path) -> None:
         again = running.cli("coordinator", "operation", "get", "--json", "--wait", "60", made["operation_id"])
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["result"] == made["result"]
+        with urllib.request.urlopen(running.ready["health_url"], timeout=10) as answer:  # the addresses still hold
+            assert answer.read() == b"ok\n"
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:

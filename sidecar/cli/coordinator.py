@@ -251,9 +251,12 @@ _pins_option = click.option(
 )
 
 
+_json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
 @pins.command(name="list")
 @_pins_option
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+@_json_option
 def pins_list(path: Path, as_json: bool) -> None:
     """Show the pinned authorities, quarantined ones included."""
     known = PinFile(path)
@@ -276,20 +279,28 @@ def pins_list(path: Path, as_json: bool) -> None:
 
 @pins.command(name="trust")
 @_pins_option
+@_json_option
 @click.argument("fingerprint", type=FingerprintType())
-def pins_trust(path: Path, fingerprint: bytes) -> None:
+def pins_trust(path: Path, fingerprint: bytes, as_json: bool) -> None:
     """Allow one more authority FINGERPRINT; it is pinned when it proves itself."""
     PinFile(path).approve(fingerprint)
+    if as_json:
+        _json({"authority": digest_text(fingerprint), "state": "approved"})
+        return
     click.echo(f"{digest_text(fingerprint)} may be pinned at its next proof")
 
 
 @pins.command(name="forget")
 @_pins_option
+@_json_option
 @click.argument("fingerprint", type=FingerprintType())
-def pins_forget(path: Path, fingerprint: bytes) -> None:
+def pins_forget(path: Path, fingerprint: bytes, as_json: bool) -> None:
     """Drop the pin of FINGERPRINT and a quarantine with it."""
     if not PinFile(path).forget(fingerprint):
         raise CommandFailed(f"{digest_text(fingerprint)} is not in {path}", Exit.REFUSED)
+    if as_json:
+        _json({"authority": digest_text(fingerprint), "state": "forgotten"})
+        return
     click.echo(f"{digest_text(fingerprint)} forgotten")
 
 

@@ -27,6 +27,9 @@ _state_dir_option = click.option(
 )
 
 
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+
+
 class _ConfigRefused(click.ClickException):
     exit_code = ExitCode.CONFIG
 
@@ -42,11 +45,12 @@ def command() -> None:
 
 @command.command()
 @_state_dir_option
-def init(state_dir: Path) -> None:
+@_json_option
+def init(state_dir: Path, as_json: bool) -> None:
     """Make a witness: signing key, id, empty state. Prints what coordinators pin. Overwrites nothing."""
     identity = store.init(state_dir, os.urandom)
-    click.echo(f"witness_id {identity.witness_id.hex()}")
-    click.echo(f"public_key {identity.public_key.hex()}")
+    shown = {"witness_id": identity.witness_id.hex(), "public_key": identity.public_key.hex()}
+    click.echo(json.dumps(shown) if as_json else "\n".join(f"{name} {value}" for name, value in shown.items()))
 
 
 @command.command()
@@ -80,7 +84,7 @@ def serve(file: Path) -> None:
 
 @command.command()
 @_state_dir_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@_json_option
 def show(state_dir: Path, as_json: bool) -> None:
     """Show all that the witness holds, also beside a running one. There is no secret in it."""
     witness_id, commits, records = store.inspect(state_dir)

@@ -47,6 +47,9 @@ def _state_dir_option(function: _Command) -> _Command:
     )(function)
 
 
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+
+
 class ScopesType(click.ParamType[int]):
     """Scope names separated by commas (WORK_READ,WORK_COMMAND; any case, - for _), ``all``, or the bits as a number."""
 
@@ -126,10 +129,12 @@ def command() -> None:
 @command.command()
 @_state_dir_option
 @click.option("--init", is_flag=True, help="Create the authority key; an existing one is never overwritten.")
-def authority(state_dir: Path, init: bool) -> None:
+@_json_option
+def authority(state_dir: Path, init: bool, as_json: bool) -> None:
     """Print the authority's fingerprint, which clients pin."""
     key = keyfile.init_authority_key(state_dir, os.urandom) if init else keyfile.load_authority_key(state_dir)
-    click.echo(digest_text(fingerprint(key.public_key)))
+    shown = digest_text(fingerprint(key.public_key))
+    click.echo(json.dumps({"authority": shown, "public_key": key.public_key.hex()}) if as_json else shown)
 
 
 @command.command(name="add-key")
@@ -144,6 +149,7 @@ def authority(state_dir: Path, init: bool) -> None:
 @click.option("--expires-in", type=DurationType(), help="Lifetime: 90d, 12h, ..")
 @click.option("--expires-at", type=InstantType(), help="Absolute expiry: Unix seconds or ISO 8601 with zone.")
 @click.option("--replace", "replace_existing", is_flag=True, help="Change scopes and expiry of an enrolled key.")
+@_json_option
 @click.argument("misplaced", nargs=-1, metavar="", type=click.UNPROCESSED)
 def add_key(
     state_dir: Path,
@@ -152,6 +158,7 @@ def add_key(
     expires_in: int | None,
     expires_at: int | None,
     replace_existing: bool,
+    as_json: bool,
     misplaced: Sequence[str],
 ) -> None:
     """Enrol a public key, read from standard input or --file, and print its key id.
@@ -169,7 +176,7 @@ def add_key(
         raise click.UsageError("the expiry is too far away")
     public_key = _read_public_key(source)
     record = registry.add_key(state_dir, public_key, scopes, expiry, now=now, replace_existing=replace_existing)
-    click.echo(digest_text(record.key_id))
+    click.echo(json.dumps(_as_json(record, now, True)) if as_json else digest_text(record.key_id))
 
 
 @command.command(name="list")
@@ -192,16 +199,22 @@ def list_keys(state_dir: Path, as_json: bool, public_keys: bool) -> None:
 
 @command.command()
 @_state_dir_option
+@_json_option
 @click.argument("key_id", type=KeyIdType())
-def revoke(state_dir: Path, key_id: bytes) -> None:
+def revoke(state_dir: Path, key_id: bytes, as_json: bool) -> None:
     """Revoke the key KEY_ID for good; live sessions of it end."""
-    record = registry.revoke_key(state_dir, key_id, now=time.time())
+    now = time.time()
+    record = registry.revoke_key(state_dir, key_id, now=now)
+    if as_json:
+        click.echo(json.dumps(_as_json(record, now, False)))
+        return
     click.echo(f"{digest_text(record.key_id)} revoked at {_instant(record.revoked_at or 0)}")
 
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-def keygen(file: Path) -> None:
+@_json_option
+def keygen(file: Path, as_json: bool) -> None:
     """Write a fresh private key to FILE (mode 0600, never overwritten) and print public key and key id."""
     try:
         key = create_seed_file(file, os.urandom)
@@ -209,8 +222,12 @@ def keygen(file: Path) -> None:
         raise click.ClickException(f"{file} exists already; choose another name") from None
     except FileNotFoundError:
         raise click.ClickException(f"{file.parent} does not exist; run: mkdir -m 700 {quoted(file.parent)}") from None
-    click.echo(f"public_key {key.public_key.hex()}")
-    click.echo(f"key_id     {digest_text(fingerprint(key.public_key))}")
+    public_key, key_id = key.public_key.hex(), digest_text(fingerprint(key.public_key))
+    if as_json:
+        click.echo(json.dumps({"file": str(file), "public_key": public_key, "key_id": key_id}))
+        return
+    click.echo(f"public_key {public_key}")
+    click.echo(f"key_id     {key_id}")
 
 
 def _read_public_key(source: Path | None) -> bytes:

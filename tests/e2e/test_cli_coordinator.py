@@ -219,12 +219,16 @@ def test_a_changed_authority_ends_with_4_until_an_operator_trusts_it(own: Cluste
     assert document(cli("hello", "--json", *options), 4)["error"]["name"] == "AUTHORITY_CHANGED"
     assert pins.read_bytes() == before
     assert cli("pins", "trust", "--pins", str(pins), new).returncode == 0
+    trusted = document(cli("pins", "trust", "--json", "--pins", str(pins), new))
+    assert trusted == {"authority": new, "state": "approved"}
     assert document(cli("hello", "--json", *options))["authority"] == new
     listed = document(cli("pins", "list", "--json", "--pins", str(pins)))
     assert {pin["authority"] for pin in listed["authorities"]} == {old, new}
     assert cli("pins", "forget", "--pins", str(pins), old).returncode == 0
     one_line(cli("pins", "forget", "--pins", str(pins), old), 1)
     assert new in cli("pins", "list", "--pins", str(pins)).stdout
+    forgotten = document(cli("pins", "forget", "--json", "--pins", str(pins), new))
+    assert forgotten == {"authority": new, "state": "forgotten"}
 
 
 @pytest.mark.req("P12-08")

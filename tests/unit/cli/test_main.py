@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -48,6 +48,27 @@ def test_help_lists_the_subcommands_without_loading_them() -> None:
 def test_every_subcommand_has_its_module(name: str) -> None:
     command = importlib.import_module(f"sidecar.cli.{name}").command
     assert isinstance(command, click.Command)
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        yield from leaves(child, (*path, name))
+
+
+def test_every_command_that_answers_can_answer_in_json() -> None:
+    without = {
+        name
+        for name, command in leaves(module.command)
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    # The ready line of what keeps running is JSON anyway; the example is a file.
+    assert without == {"serve", "witness serve", "dev", "config example"}
 
 
 def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -106,6 +107,27 @@ def test_a_public_key_from_a_file_or_from_keygen(state: Path, tmp_path: Path) ->
     seed = (tmp_path / "ci.key").read_bytes()
     assert (tmp_path / "ci.key").stat().st_mode & 0o7777 == 0o600
     assert SigningKey(Secret(seed)).public_key.hex() == lines["public_key"]
+
+
+def test_every_verb_as_json(state: Path, tmp_path: Path) -> None:
+    def document(*arguments: object, stdin: str = "") -> Any:
+        done = sidecar("workload", *arguments, "--json", stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    made = document("keygen", tmp_path / "ci.key")
+    assert set(made) == {"file", "public_key", "key_id"}
+    assert made["file"] == str(tmp_path / "ci.key")
+    authority = document("authority", "--init", "--state-dir", state)
+    assert authority == document("authority", "--state-dir", state)
+    assert authority["authority"] == digest_text(fingerprint(bytes.fromhex(authority["public_key"])))
+    enrolment = ("add-key", "--state-dir", state, "--scopes", "WORK_READ", *SOON)
+    added = document(*enrolment, stdin=made["public_key"])
+    assert (added["key_id"], added["public_key"], added["state"]) == (made["key_id"], made["public_key"], "active")
+    assert document("list", "--public-keys", "--state-dir", state) == [added]
+    revoked = document("revoke", "--state-dir", state, made["key_id"])
+    assert (revoked["key_id"], revoked["state"]) == (made["key_id"], "revoked")
+    assert document("list", "--state-dir", state) == [revoked]
 
 
 @pytest.mark.req("W9-12", "W9-16", "W9-17", "W10-10", "P2-13")

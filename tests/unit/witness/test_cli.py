@@ -26,6 +26,13 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+def test_init_as_json(directory: Path) -> None:
+    made = json.loads(sidecar("init", "--json", "--state-dir", str(directory)).stdout)
+    shown = json.loads(sidecar("show", "--json", "--state-dir", str(directory)).stdout)
+    assert set(made) == {"witness_id", "public_key"}
+    assert made["witness_id"] == shown["witness_id"]
+
+
 def test_init_prints_what_coordinators_pin_and_never_repeats(directory: Path) -> None:
     done = sidecar("init", "--state-dir", str(directory))
     assert done.returncode == 0

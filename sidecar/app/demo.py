@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,23 +46,44 @@ async def tour(dev: Dev, say: Say) -> None:
         client_name="tour",
     )
     async with client:
+        by_hand = _ByHand(dev, say)
         say("2. You proved who you are, and the server proved who it is")
         say(f"   your key      {operator['key_id']}")
         say(f"   its authority {coordinator['authority_fingerprint']} (pinned in {dev.layout.root / 'pins.json'})")
-        await _steps(dev, client, say)
+        by_hand("hello")
+        await _steps(dev, client, say, by_hand)
 
 
-async def _steps(dev: Dev, client: CoordinatorClient, say: Say) -> None:
+class _ByHand:
+    """Says what to type for the same as a step did."""
+
+    def __init__(self, dev: Dev, say: Say) -> None:
+        self._root = dev.layout.root
+        self._say = say
+
+    def __call__(self, command: str, *arguments: str) -> None:
+        self._say(f"   by hand:      {cli_command(self._root, command, *arguments)}")
+
+
+def cli_command(root: Path, command: str, *arguments: str) -> str:
+    """A ``sidecar coordinator`` command line for the shell, with the program as it was called here."""
+    program = sys.argv[0] if Path(sys.argv[0]).name == "sidecar" else "sidecar"
+    return shlex.join([program, "coordinator", *command.split(), "--dev", str(root), *arguments])
+
+
+async def _steps(dev: Dev, client: CoordinatorClient, say: Say, by_hand: _ByHand) -> None:
     objective = fresh_id(objective_id, os.urandom)
     created = await client.create_objective(_DOCUMENT, objective=objective)
     say("3. You created durable work; the answer came after it was on disk")
     say(f"   objective     {objective.hex()}")
     say(f"   operation     {created.operation_id.hex()}: {_describe(created.result)}")
+    by_hand("objective create", '{"title":"mine"}')
 
     again = await client.create_objective(_DOCUMENT, objective=objective, operation=created.operation_id)
     if again.result != created.result:
         raise RuntimeError("the same operation gave two results")
     say("4. You sent the same operation again: one result, nothing done twice")
+    by_hand("operation get", created.operation_id.hex())
 
     reference = ObjectRef(kind=ObjectKind.OBJECTIVE, id=object_id(objective))
     stale = Precondition(object=reference, expected_revision=7)
@@ -68,6 +91,7 @@ async def _steps(dev: Dev, client: CoordinatorClient, say: Say) -> None:
         await client.update_objective(objective, _SECOND, preconditions=[stale])
     except ProtocolError as refusal:
         say(f"5. An update that expected a revision that is not there was refused: {refusal.code.name}")
+        by_hand("objective update", objective.hex(), '{"title":"stale"}', "--revision", "7")
     else:
         raise RuntimeError("a stale precondition was accepted")
 
@@ -79,15 +103,18 @@ async def _steps(dev: Dev, client: CoordinatorClient, say: Say) -> None:
         raise RuntimeError("an acknowledged operation was lost")
     epoch = client.welcome.standing.epoch
     say(f"   it is back at epoch {epoch} (was {before}), and your operation still has its result")
+    await dev.restarted.wait()  # the client may be faster than the ready line
 
     snapshot, events = await client.follow()
     say(f"7. A verified snapshot: {_summary(snapshot)}")
+    by_hand("snapshot")
     await client.update_objective(objective, _SECOND)
     async for event in events:
-        say(f"   event {event.sequence}: {event.kind.name} {event.object.kind.name} revision {event.revision}")
+        say(f"   event         {event.sequence}: {event.kind.name} {event.object.kind.name} revision {event.revision}")
         if event.object.kind is ObjectKind.OBJECTIVE:
             break
     say("8. You followed live events from exactly that cut on, under credit")
+    by_hand("watch")
 
 
 def _describe(result: object) -> str:
@@ -100,13 +127,16 @@ def _summary(snapshot: Snapshot) -> str:
     return f"{snapshot.record_count} records at event {snapshot.base}, SHA-256 {snapshot.digest.hex()[:16]}..."
 
 
-def next_steps(root: Path) -> str:
+def next_steps(dev: Dev) -> str:
     """What to type next, while everything stays up."""
+    root = dev.layout.root
+    create = cli_command(root, "objective create", '{"title":"mine"}')
     return "\n".join(
         [
-            "Everything stays up until Ctrl-C. In another terminal:",
-            f"   .venv/bin/sidecar coordinator snapshot --dev {root}",
-            f"   .venv/bin/sidecar coordinator watch --dev {root}",
-            f'   .venv/bin/sidecar coordinator objective create --dev {root} \'{{"title":"mine"}}\'',
+            "Everything stays up until Ctrl-C. In another terminal, begin with:",
+            f"   {cli_command(root, 'watch')}",
+            "and in a third one, while it runs:",
+            f"   {create}",
+            f"   kill -9 {dev.ready['coordinator']['pid']}   # the coordinator: it comes back, and the watch heals",
         ]
     )

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,13 +35,15 @@ class DevOptions:
 
 @dataclass(slots=True)
 class Dev:
-    """The running set. ``ready`` is the ready line as a value and is refreshed when the coordinator was restarted."""
+    """The running set. ``ready`` is the ready line as a value; it is refreshed, and then ``restarted`` is set, when the
+    coordinator was started again."""
 
     layout: Layout
     provisioned: Provisioned
     broker: Broker
     serve: Child
     ready: dict[str, Any]
+    restarted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,13 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
     dev = Dev(layout, provisioned, broker, serve, {})
 
     def refresh(child: Child) -> None:
-        if not dev.ready:  # what the ready line says stays true when the coordinator is started again
+        first = not dev.ready
+        if first:  # what the ready line says stays true when the coordinator is started again
             keep_metrics_address(provisioned.serve_config, urlsplit(child.ready["metrics_url"]).netloc)
         dev.ready = ready_line(dev, child.ready)
         write_private(layout.ready_file, json.dumps(dev.ready).encode())
+        if not first:
+            dev.restarted.set()
 
     await supervisor.start(serve, refresh)
     if announce:

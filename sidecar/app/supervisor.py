@@ -141,7 +141,8 @@ class Supervisor:
             await asyncio.sleep(delay)
             try:
                 await child.start()
-                self._on_event(f"{child.name} is ready again")
+                assert child.process is not None
+                self._on_event(f"{child.name} is ready again (pid {child.process.pid})")
                 if on_ready is not None:
                     on_ready(child)
             except (ChildFailed, OSError) as error:

@@ -13,7 +13,16 @@ _DEMO_CERTIFICATE_SECONDS = 4
 _CERTIFICATE_SECONDS = 10
 
 
-@click.command(name="dev")
+_EXIT_HELP = """\b
+Exit codes:
+  0  stopped on request, or the tour of --once is through
+  1  something did not start, or the tour failed; the line names the log
+  2  wrong usage
+ 74  the witness's state in DIR cannot be used (damaged, or an older copy)
+"""
+
+
+@click.command(name="dev", epilog=_EXIT_HELP)
 @click.option(
     "--dir",
     "directory",
@@ -57,7 +66,7 @@ def command(
 
         await tour(dev, click.echo)
         if not once:
-            click.echo(next_steps(dev.layout.root))
+            click.echo(next_steps(dev))
             await asyncio.Event().wait()
 
     click.echo("Starting nats-server, witness and coordinator ...")

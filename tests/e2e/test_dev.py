@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import stat
@@ -142,6 +143,47 @@ def test_the_broker_admits_its_key_and_nobody_else(tmp_path: Path) -> None:
         assert connect_line(host, int(port), None).startswith(b"-ERR")
         assert connect_line(host, int(port), SigningKey(Secret(b"\x07" * 32))).startswith(b"-ERR")
         assert text not in (running.directory / "nats" / "nats-server.conf").read_bytes()
+
+
+def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:
+    directory = tmp_path / "dev set"
+    tour = subprocess.Popen(
+        [*SIDECAR, "dev", "--demo", "--dir", str(directory), "--certificate-seconds", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert tour.stdout is not None
+        lines: list[str] = []
+        while not lines or "kill -9" not in lines[-1]:
+            line = tour.stdout.readline()
+            assert line, lines
+            lines.append(line.strip())
+        assert [line[0] for line in lines if re.match(r"\d\. ", line)] == list("12345678")
+        ready = json.loads((directory / "ready.json").read_text())
+        assert lines[-1].startswith(f"kill -9 {ready['coordinator']['pid']} ")
+        typed = [line.removeprefix("by hand:").strip() for line in lines if line.startswith("by hand:")]
+        verbs = {}
+        for line in typed:
+            program, *arguments = shlex.split(line)
+            assert program == "sidecar"
+            if arguments[1] != "watch":
+                verbs[arguments[1]] = subprocess.run(
+                    [*SIDECAR, *arguments], capture_output=True, timeout=60, check=False
+                )
+        assert {verb: done.returncode for verb, done in verbs.items()} == {
+            "hello": 0,
+            "objective": 1,  # the last one is the update that is refused
+            "operation": 0,
+            "snapshot": 0,
+        }
+        assert b"REVISION_CONFLICT" in verbs["objective"].stderr
+    finally:
+        tour.send_signal(signal.SIGINT)
+        assert tour.stdout is not None
+        tour.stdout.close()
+        assert tour.wait(60) == 0
 
 
 def test_once_needs_demo() -> None:

@@ -129,8 +129,8 @@ class MetricsSection:
         Address,
         Key(
             loopback,
-            "Loopback address and port; port 0 takes a free one (the ready line names it).",
-            '"127.0.0.1:9400"',
+            "Loopback address and port, such as 127.0.0.1:9400; port 0 takes a free one (the ready line names it).",
+            '"127.0.0.1:0"',
         ),
     ] = FREE_PORT
 

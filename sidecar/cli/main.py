@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
 @click.group(name="sidecar", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sidecar", message="%(prog)s %(version)s")
 def command() -> None:
-    """Durable work and endpoint rails next to every nats-server.
+    """Durable work for agents, next to a nats-server.
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage; serve, witness and dev add their own (see their help).
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ def test_the_printed_example_is_read_as_it_stands(arguments: list[str], model: t
     result = CliRunner().invoke(config_command, ["example", *arguments])
     assert result.exit_code == 0
     parse(result.output, model, source="printed", base=Path("/srv"))
+
+
+@pytest.mark.parametrize(("name", "model"), [("serve", ServeConfig), ("witness", WitnessConfig)])
+def test_the_keys_that_are_commented_out_show_their_defaults(name: str, model: type[Any]) -> None:
+    text = CliRunner().invoke(config_command, ["example", name]).output
+    every_key, shown = re.subn(r"^# (?=[a-z_]+ = )", "", text, flags=re.MULTILINE)
+    assert shown
+    as_printed, spelt_out = (parse(it, model, source="printed", base=Path("/srv")) for it in (text, every_key))
+    assert spelt_out == as_printed
 
 
 def test_an_unknown_process_is_a_usage_error() -> None:

@@ -104,10 +104,10 @@ def test_an_unknown_section_is_refused_by_name() -> None:
         (f'"{"d7" * 32}"', f'"{"D7" * 32}"', "witness.public_key"),
         (f'"{"d7" * 32}"', f'"{"zz" * 32}"', "witness.public_key"),
         (f'"{"d7" * 32}"', '"d7"', "witness.public_key"),
-        ('# listen = "127.0.0.1:9400"', 'listen = "0.0.0.0:9400"', "metrics.listen"),
-        ('# listen = "127.0.0.1:9400"', 'listen = "127.0.0.1"', "metrics.listen"),
-        ('# listen = "127.0.0.1:9400"', 'listen = "127.0.0.1:99999"', "metrics.listen"),
-        ('# listen = "127.0.0.1:9400"', "listen = 9400", "metrics.listen"),
+        ('# listen = "127.0.0.1:0"', 'listen = "0.0.0.0:9400"', "metrics.listen"),
+        ('# listen = "127.0.0.1:0"', 'listen = "127.0.0.1"', "metrics.listen"),
+        ('# listen = "127.0.0.1:0"', 'listen = "127.0.0.1:99999"', "metrics.listen"),
+        ('# listen = "127.0.0.1:0"', "listen = 9400", "metrics.listen"),
         ('# level = "info"', 'level = "trace"', "log.level"),
     ],
 )
@@ -126,7 +126,7 @@ def test_missing_sections_and_values_that_are_no_section_are_named() -> None:
 
 
 def test_ipv6_loopback_is_a_loopback() -> None:
-    config = read(GOOD.replace('# listen = "127.0.0.1:9400"', 'listen = "[::1]:9400"'))
+    config = read(GOOD.replace('# listen = "127.0.0.1:0"', 'listen = "[::1]:9400"'))
     assert config.metrics.listen == Address("::1", 9400)
 
 

@@ -7,10 +7,13 @@ clients or keys.
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -22,11 +25,42 @@ Reasons = Callable[[], list[str]]
 """Called for every request, from another thread: the reasons why not; empty when all is well."""
 
 
+MAX_CONNECTIONS: Final = 32
+"""Connections at a time; each is a thread and a descriptor of the process, and anybody on this machine may connect."""
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 32
     allow_reuse_address = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._open: dict[Any, None] = {}  # oldest first
+        self._changing = threading.Lock()
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own. At the limit the oldest connection makes room: an answer takes no time."""
+        with self._changing:
+            if len(self._open) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A connection is over."""
+        with self._changing:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is slow or gone is nothing to tell; its traceback has no place in the log."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):

@@ -47,7 +47,8 @@ class CertificateInvalid(ValueError):  # noqa: N818 - a state of the certificate
     """A certificate that must not be relied on; ``reason`` is the first fault."""
 
     def __init__(self, reason: Fault) -> None:
-        super().__init__(f"the activation certificate is not valid: {reason}")
+        hint = "; compare the clocks here and at the witness" if reason in (Fault.NOT_YET, Fault.EXPIRED) else ""
+        super().__init__(f"the activation certificate is not valid: {reason}{hint}")
         self.reason = reason
 
 

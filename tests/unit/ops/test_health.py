@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
-from sidecar.ops.health import HealthServer
+from sidecar.ops.health import MAX_CONNECTIONS, HealthServer
 from sidecar.ops.metrics import Metrics
 
 
@@ -67,6 +69,33 @@ def test_a_client_that_sends_nothing_does_not_block_others(probe: Probe) -> None
     host, port = probe.server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))):
         assert probe.get("/healthz") == (200, "ok\n")
+
+
+def test_clients_that_hold_their_connections_are_bounded_and_hurt_nobody(
+    probe: Probe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Threads and descriptors are those of the coordinator: the oldest connections make room for new ones."""
+    host, port = probe.server.url.removeprefix("http://").split(":")
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        held = []
+        for _ in range(3 * MAX_CONNECTIONS):
+            one = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            one.sendall(b"GET /metrics HT")
+            held.append(one)
+        for one in held[: 2 * MAX_CONNECTIONS]:
+            wait_ended(one)
+        assert probe.get("/healthz") == (200, "ok\n")
+        assert threading.active_count() <= threads + MAX_CONNECTIONS + 1
+    assert probe.get("/healthz") == (200, "ok\n")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def wait_ended(one: socket.socket) -> None:
+    """Until the server has ended the connection."""
+    with contextlib.suppress(ConnectionResetError):
+        while one.recv(4096):
+            pass
 
 
 def test_stopping_frees_the_port_and_may_be_repeated() -> None:

@@ -1,0 +1,84 @@
+"""What README and docs tell a reader to run, run as it is written there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.devset import dev_set
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(text: str, language: str = "") -> list[str]:
+    """The fenced blocks of this language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A home of its own, and `sidecar` on the path."""
+    program = tmp_path / "bin" / "sidecar"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m sidecar "$@"\n')
+    program.chmod(0o755)
+    return {
+        "HOME": str(tmp_path / "home"),
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_the_program_of_the_readme_runs_beside_make_run(tmp_path: Path) -> None:
+    (program,) = blocks((ROOT / "README.md").read_text(), "python")
+    with dev_set(tmp_path / ".sidecar") as running:
+        reader = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert reader.stdout is not None
+            assert "Succeeded" in reader.stdout.readline()
+            assert reader.stdout.readline() == "2 records at event 2\n"
+            made = running.cli("coordinator", "objective", "create", "{}")
+            assert made.returncode == 0, made.stderr
+            assert reader.stdout.readline() == "3 OBJECTIVE_CHANGED\n"
+        finally:
+            reader.kill()
+            reader.communicate()
+
+
+def test_the_setup_by_hand_runs_as_written(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.split("## Setting it up by hand\n")[1].split("\n## ")[0]
+    script = "\n".join(blocks(section)).replace("/srv/sidecar", shlex.quote(str(tmp_path / "house")))
+    assert "/srv" not in script
+    again = "sidecar coordinator hello --socket run/coordinator.sock --key-file alice.ed25519 --json"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"trap 'kill $(jobs -p); wait' EXIT\n{script}\n{again}"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WORK_READ,WORK_COMMAND" in done.stdout
+    assert '"scopes": ["WORK_READ", "WORK_COMMAND"]' in done.stdout
+    for path in (tmp_path / "house").rglob("*"):
+        assert not stat.S_IMODE(path.lstat().st_mode) & 0o077, path
+
+
+def test_no_page_links_to_what_is_not_there() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

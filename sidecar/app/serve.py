@@ -73,6 +73,9 @@ def serve(config: ServeConfig) -> None:
         except CannotServe as error:
             log.error("stopped", exit_code=int(error.exit_code), problem=str(error))
             raise
+        except Exception as error:
+            log.error("stopped", exit_code=int(ExitCode.INTERNAL), problem=error)
+            raise
         log.info("stopped", exit_code=int(ExitCode.OK))
 
 

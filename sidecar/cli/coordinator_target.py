@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -134,6 +135,16 @@ def default_pins() -> Path:
     return Path(home) / "sidecar" / "client" / "pins.json"
 
 
+class SecondsType(click.FloatRange):
+    """A number of seconds within bounds. NaN compares false with every bound, so it is refused by name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return number
+
+
 class HexType(click.ParamType[bytes]):
     """Exactly so many bytes in lowercase or uppercase hex."""
 
@@ -184,14 +195,14 @@ _OPTIONS: Final = (
     click.option("--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."),
     click.option(
         "--wait",
-        type=click.FloatRange(0, 86_400),
+        type=SecondsType(0, 86_400),
         default=0.0,
         show_default=True,
         help="Seconds to wait for the server.",
     ),
     click.option(
         "--recover",
-        type=click.FloatRange(0, 86_400),
+        type=SecondsType(0, 86_400),
         default=10.0,
         show_default=True,
         help="Seconds to look up what became of a command whose reply was lost.",
@@ -199,7 +210,7 @@ _OPTIONS: Final = (
     click.option(
         "--timeout",
         "patience",
-        type=click.FloatRange(0.01, 3_600),
+        type=SecondsType(0.01, 3_600),
         default=10.0,
         show_default=True,
         help="Seconds for each answer.",

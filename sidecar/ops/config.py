@@ -11,7 +11,7 @@ import ipaddress
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 MODEL = TypeVar("MODEL")
 T = TypeVar("T")
@@ -136,10 +136,18 @@ DEFAULT_LOG = LogSection()
 # ---- reading ----
 
 
+MAX_BYTES: Final = 1_048_576
+"""Longest configuration file that is read."""
+
+
 def load(file: Path, model: type[MODEL]) -> MODEL:
     """Read one TOML file into `model` (a dataclass of sections). Raises ConfigError; nothing unknown is ignored."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open("rb") as stream:
+            image = stream.read(MAX_BYTES + 1)
+        if len(image) > MAX_BYTES:
+            raise ConfigError(str(file), "", f"is longer than {MAX_BYTES} bytes")
+        text = image.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(str(file), "", f"cannot be read: {reason}") from None

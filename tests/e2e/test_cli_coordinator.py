@@ -189,6 +189,8 @@ def test_a_required_capability_that_is_absent_is_refused(shared: Cluster) -> Non
         ["ping", "--key-file", "a", "--key-fd", "3"],
         ["ping", "--authority", "sha256:00"],
         ["objective", "create", "--file", "/nonexistent/file"],
+        ["ping", "--timeout", "nan"],
+        ["ping", "--wait", "nan"],
     ],
     ids=lambda arguments: " ".join(arguments),
 )

@@ -269,3 +269,16 @@ def test_log_lines_are_json_and_hold_no_key(cluster: Cluster, tmp_path: Path) ->
     text = running.program.stderr
     assert [json.loads(line)["event"] for line in text.splitlines()] == ["activating", "serving", "stopped"]
     assert seed.hex() not in text
+
+
+def test_a_start_that_nobody_can_be_told_of_says_so_in_the_log(cluster: Cluster, tmp_path: Path) -> None:
+    """The reader of the ready line is gone: the log still tells why the process ended."""
+    config, _, path = copy_of(cluster, tmp_path)
+    program = cluster.program("unheard", "serve", "--config", str(config))
+    assert program.process.stdout is not None
+    program.process.stdout.close()
+    assert program.wait() == ExitCode.INTERNAL
+    last = program.lines()[-1]
+    assert (last["event"], last["exit_code"]) == ("stopped", ExitCode.INTERNAL)
+    assert "BrokenPipe" in last["problem"]
+    assert not path.exists()

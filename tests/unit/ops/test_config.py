@@ -136,6 +136,8 @@ def test_unreadable_files_and_broken_toml_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read: not UTF-8"):
         load(tmp_path / "latin.toml", ServeConfig)
+    with pytest.raises(ConfigError, match="is longer than"):
+        load(Path("/dev/zero"), ServeConfig)
     with pytest.raises(ConfigError, match=r"^serve\.toml: "):
         read("[coordinator")
 

@@ -124,9 +124,9 @@ def snapshot(**options: Any) -> None:
 
 
 @command.command(name="watch", epilog=EXIT_HELP)
-@connection_options
 @click.option("--after", type=click.IntRange(0), help="Follow directly after this event (0: from the first on).")
 @click.option("--no-heal", is_flag=True, help="Report the first loss of continuity and end with exit code 5.")
+@connection_options
 def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
     """Follow events, one line each, until Ctrl-C.
 
@@ -154,11 +154,11 @@ def objective() -> None:
 
 
 @objective.command(name="create", epilog=EXIT_HELP)
-@connection_options
 @click.argument("document", required=False)
 @click.option("--file", type=click.Path(path_type=Path), help="Read the document from a file; - is standard input.")
 @click.option("--id", "objective_bytes", type=HexType(16), help="Objective id.  [default: minted]")
 @click.option("--operation-id", "operation_bytes", type=HexType(16), help="Operation id.  [default: minted]")
+@connection_options
 def objective_create(
     document: str | None,
     file: Path | None,
@@ -183,7 +183,6 @@ def objective_create(
 
 
 @objective.command(name="update", epilog=EXIT_HELP)
-@connection_options
 @click.argument("objective_bytes", metavar="ID", type=HexType(16))
 @click.argument("document", required=False)
 @click.option("--file", type=click.Path(path_type=Path), help="Read the document from a file; - is standard input.")
@@ -191,6 +190,7 @@ def objective_create(
     "--revision", type=click.IntRange(1), help="Update only this revision; refused when it changed meanwhile."
 )
 @click.option("--operation-id", "operation_bytes", type=HexType(16), help="Operation id.  [default: minted]")
+@connection_options
 def objective_update(
     objective_bytes: bytes,
     document: str | None,
@@ -219,8 +219,8 @@ def operation() -> None:
 
 
 @operation.command(name="get", epilog=EXIT_HELP)
-@connection_options
 @click.argument("operation_bytes", metavar="ID", type=HexType(16))
+@connection_options
 def operation_get(operation_bytes: bytes, **options: Any) -> None:
     """Look up the result of the operation ID. UNKNOWN and INDETERMINATE end with exit code 5; nothing is started."""
     target, wanted = target_of(options), OperationId(operation_bytes)
@@ -246,8 +246,7 @@ _pins_option = click.option(
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
     default=default_pins,
-    show_default="~/.local/state/sidecar/client/pins.json",
-    help="Pin file.",
+    help="Pin file.  [default: ~/.local/state/sidecar/client/pins.json]",
 )
 
 

@@ -17,7 +17,7 @@ import uvloop
 
 from sidecar.base.ed25519 import InvalidKey, digest_text, parse_digest_text
 from sidecar.base.keysource import load_signing_key
-from sidecar.base.safefile import UnsafeFile, ensure_private_dir
+from sidecar.base.safefile import UnsafeFile, ensure_private_dir, quoted
 from sidecar.cli.main import one_line
 from sidecar.cli.workload import ScopesType
 from sidecar.coordinator import client_events as ev
@@ -287,19 +287,24 @@ _OWN: Final = (CannotConnect, ConnectionLost, ContinuityLost, OutcomeUnknown, Pe
 
 def fail(target: Target, error: Exception, ids: dict[str, str]) -> NoReturn:
     """End the command with what the error means."""
-    code, name, text = explain(error)
+    code, name, text = explain(error, target.pins)
     if target.as_json:
         document = {"error": {"name": name, "message": one_line(text), "exit_code": int(code)}, **ids}
         click.echo(json.dumps(document))
     raise CommandFailed(text, code) from error
 
 
-def explain(error: Exception) -> tuple[Exit, str, str]:
-    """Exit code, name and one line that says what to do. Decided by types and codes, never by texts (P13-04)."""
+def explain(error: Exception, pins: Path) -> tuple[Exit, str, str]:
+    """Exit code, name and one line that says what to do. Decided by types and codes, never by texts (P13-04).
+
+    ``pins`` is the pin file in use, which the advice names.
+    """
+    file = f"--pins {quoted(pins)}"
     match error:
         case ProtocolError():
             advice = ADVICE.get(error.code)
-            detail = f" ({error.message})" if error.message else ""
+            said = error.message.replace(" ", "_").upper() != error.code.name and error.message
+            detail = f" ({said})" if said else ""
             return Exit.REFUSED, error.code.name, f"{error.code.name}{detail}" + (f": {advice}" if advice else "")
         case OutcomeUnknown():
             look_up = f"sidecar coordinator operation get {error.operation_id.hex()}"
@@ -310,11 +315,14 @@ def explain(error: Exception) -> tuple[Exit, str, str]:
             return (
                 Exit.NOT_VERIFIED,
                 "AUTHORITY_CONFLICT",
-                f"{error}; find out which server is real, then: sidecar coordinator pins forget FINGERPRINT",
+                f"{error}; find out which server is real, then: sidecar coordinator pins forget {file} FINGERPRINT",
             )
         case AuthorityChanged():
-            hint = "; if this is intended: sidecar coordinator pins trust FINGERPRINT" * (error.check == "fingerprint")
-            return Exit.NOT_VERIFIED, "AUTHORITY_CHANGED", f"{error}{hint}"
+            hints = {
+                "fingerprint": f"; if this is intended: sidecar coordinator pins trust {file} FINGERPRINT",
+                "expected": "; --authority says which one is accepted",
+            }
+            return Exit.NOT_VERIFIED, "AUTHORITY_CHANGED", f"{error}{hints.get(error.check, '')}"
         case VerificationFailed():
             hint = "; use --witness-id and --witness-key" * (error.check == "witness")
             return Exit.NOT_VERIFIED, "NOT_VERIFIED", f"the server is not trusted: {error}{hint} (check: {error.check})"
@@ -395,7 +403,7 @@ def _witness(options: dict[str, Any], coordinator: dict[str, Any]) -> WitnessPin
 def read_document(document: str | None, file: Path | None, limit: int) -> bytes:
     """The bytes of a document: the argument as it is, a file, or standard input for ``-``."""
     if (document is None) == (file is None):
-        raise click.UsageError("give the document as an argument, or --file PATH, or --file - for standard input")
+        raise click.UsageError("give the document once: as an argument, or --file PATH, or --file - for standard input")
     if document is not None and document != "-":
         return document.encode("utf-8", "surrogateescape")
     if document == "-" or file == Path("-"):

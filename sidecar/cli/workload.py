@@ -42,8 +42,7 @@ def _state_dir_option(function: _Command) -> _Command:
         "--state-dir",
         type=click.Path(path_type=Path, file_okay=False),
         default=default_state_dir,
-        show_default="~/.local/state/sidecar/authority",
-        help="Owner-only directory with the authority key and the registry.",
+        help="Owner-only directory of authority key and registry.  [default: ~/.local/state/sidecar/authority]",
     )(function)
 
 

@@ -99,7 +99,7 @@ class Pins:
         """
         if expected is not None and not hmac.compare_digest(expected, fingerprint):
             raise AuthorityChanged(
-                "fingerprint", f"expected {digest_text(expected)}, the server proves {digest_text(fingerprint)}"
+                "expected", f"expected {digest_text(expected)}, the server proves {digest_text(fingerprint)}"
             )
         pin = self._pins.get(fingerprint)
         if pin is not None:

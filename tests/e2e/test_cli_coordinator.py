@@ -217,6 +217,7 @@ def test_a_changed_authority_ends_with_4_until_an_operator_trusts_it(own: Cluste
         line = one_line(cli(*command, *options), 4)
         assert "authority_changed" in line
         assert new in line
+        assert line.endswith(f"sidecar coordinator pins trust --pins {pins} FINGERPRINT")
     before = pins.read_bytes()
     assert document(cli("hello", "--json", *options), 4)["error"]["name"] == "AUTHORITY_CHANGED"
     assert pins.read_bytes() == before
@@ -224,6 +225,7 @@ def test_a_changed_authority_ends_with_4_until_an_operator_trusts_it(own: Cluste
     trusted = document(cli("pins", "trust", "--json", "--pins", str(pins), new))
     assert trusted == {"authority": new, "state": "approved"}
     assert document(cli("hello", "--json", *options))["authority"] == new
+    assert "; --authority says which one is accepted" in one_line(cli("hello", *options, "--authority", old), 4)
     listed = document(cli("pins", "list", "--json", "--pins", str(pins)))
     assert {pin["authority"] for pin in listed["authorities"]} == {old, new}
     assert cli("pins", "forget", "--pins", str(pins), old).returncode == 0

@@ -71,6 +71,16 @@ def test_every_command_that_answers_can_answer_in_json() -> None:
     assert without == {"serve", "witness serve", "dev", "config example"}
 
 
+def test_the_options_of_a_command_come_before_those_of_every_command() -> None:
+    names = ("watch", "objective create", "objective update")
+    found = {name: command for name, command in leaves(module.command) if name.removeprefix("coordinator ") in names}
+    assert len(found) == len(names)
+    for command in found.values():
+        options = [parameter.opts[0] for parameter in command.params if isinstance(parameter, click.Option)]
+        assert options.index("--dev") > 0
+        assert options[-1] == "--json"
+
+
 def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:
     for arguments in ((), ("workload",)):
         done = run(*arguments)

@@ -145,7 +145,7 @@ def test_an_illegal_challenge_image_is_not_answered(fault: str) -> None:
         ({"client_nonce": b"\x77" * 32, "channel_binding": b"\x77" * 32}, "nonce"),
         ({"channel_binding": b"\x77" * 32, "authority_public_key": bytes(32)}, "binding"),
         ({"authority_public_key": bytes(32), "authority_proof": bytes(64)}, "authority_key"),
-        ({"authority_public_key": seed(0x31).public_key, "authority_proof": bytes(64)}, "fingerprint"),
+        ({"authority_public_key": seed(0x31).public_key, "authority_proof": bytes(64)}, "expected"),
     ],
 )
 def test_checks_come_in_the_order_of_the_profile(faults: dict[str, Any], check: str) -> None:

@@ -112,18 +112,14 @@ def _serve(config: ServeConfig, log: Log) -> None:
 
         def bind() -> socket.socket:
             health.start()
-            try:
-                return server.listen()
-            except BaseException:
-                health.stop()
-                raise
+            return server.listen()
 
-        with (
-            _refusing(ExitCode.CANNOT_BIND, OSError),
-            _refusing(ExitCode.UNAVAILABLE, ActivationRefused),
-        ):
-            listener = activation.bind(bind)
         try:
+            with (
+                _refusing(ExitCode.CANNOT_BIND, OSError),
+                _refusing(ExitCode.UNAVAILABLE, ActivationRefused),
+            ):
+                listener = activation.bind(bind)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 fenced = runner.run(_run(config, server, listener, lambda: _announce(config, key, activation, health)))
         finally:

@@ -22,7 +22,7 @@ YEAR = 366 * 86_400
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Cluster(tmp_path_factory.mktemp("revocation"), certificate_seconds=30) as cluster:
+    with Cluster(tmp_path_factory.mktemp("revocation"), certificate_seconds=60) as cluster:
         yield cluster
 
 

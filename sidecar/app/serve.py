@@ -14,6 +14,7 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import uvloop
 
@@ -48,6 +49,7 @@ from sidecar.witness.client import WitnessClient
 CAPABILITIES = 0
 """Capability bits that this server supports (P5-12)."""
 _SPARE_DESCRIPTORS = 128
+"""Descriptors for everything but sockets: store, logs, witness, registry, health."""
 
 
 class CannotServe(Exception):  # noqa: N818 - the outcome, as a caller reads it
@@ -89,7 +91,7 @@ def _serve(config: ServeConfig, log: Log) -> None:
     witness = WitnessClient(
         config.witness.socket, client_key, pin.witness_id, timeout=config.witness.timeout_milliseconds / 1000
     )
-    _raise_descriptor_limit(config.coordinator.max_sockets + _SPARE_DESCRIPTORS, log)
+    config = _within_descriptors(config, log)
     with _refusing(ExitCode.STORE, StoreError):
         store = SqliteStore.open(config.coordinator.store_dir, entropy=os.urandom)
     with contextlib.closing(store):
@@ -205,13 +207,20 @@ def _frame_name(number: int) -> str:
     return FrameType(number).name.lower() if number in FrameType._value2member_map_ else "other"
 
 
-def _raise_descriptor_limit(wanted: int, log: Log) -> None:
+def _within_descriptors(config: ServeConfig, log: Log) -> ServeConfig:
+    """Raise the limit of descriptors as far as needed. Where it cannot be raised there are fewer sockets, so that
+    peers never take the descriptors that renewals and files need."""
+    wanted = config.coordinator.max_sockets + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        if allowed < wanted:
-            log.warning("few_descriptors", allowed=allowed, wanted=wanted, consequence="fewer sockets than configured")
+    if allowed == wanted:
+        return config
+    sockets = max(1, allowed - _SPARE_DESCRIPTORS)
+    waiting = min(config.coordinator.max_unauthenticated, max(1, sockets // 2))
+    log.warning("few_descriptors", allowed=allowed, wanted=wanted, max_sockets=sockets, max_unauthenticated=waiting)
+    return replace(config, coordinator=replace(config.coordinator, max_sockets=sockets, max_unauthenticated=waiting))
 
 
 @contextlib.contextmanager

@@ -47,13 +47,17 @@ class DidNotStart(AssertionError):  # noqa: N818 - what happened
 class Program:
     """One `sidecar` command that prints a ready line."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, descriptors: int | None = None) -> None:
+        """`descriptors` is the most that the process may open."""
         self.log = log
         self._errors: IO[bytes] = log.open("ab")
         self._from = self._errors.tell()
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "sidecar", *arguments]
+        if descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sidecar", *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,

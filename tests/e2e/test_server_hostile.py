@@ -18,7 +18,7 @@ from cext.frame import encode_frame
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, FrameType, GapReason
 from sidecar.coordinator.wire.limits import QUOTAS
-from tests.e2e.cluster import Cluster, eventually
+from tests.e2e.cluster import Cluster, Program, eventually
 from tests.e2e.peer import Peer, hello
 
 MIB = 1 << 20
@@ -282,3 +282,20 @@ def test_the_log_of_an_attack_is_bounded(cluster: Cluster) -> None:
     assert cluster.serve is not None
     assert len(cluster.serve.stderr) < 256 * 1024
     assert os.path.exists(cluster.socket)
+
+
+@pytest.mark.req("P2-06", "P12-15")
+def test_where_descriptors_are_few_peers_never_take_those_of_the_renewal(tmp_path: Path) -> None:
+    """The process may open 200; 128 are kept for itself, and of the rest strangers get half."""
+    with Cluster(tmp_path, certificate_seconds=3) as cluster:
+        cluster.stop()
+        cluster.serve = few = Program(
+            tmp_path / "few.log", "serve", "--config", str(cluster.serve_config), descriptors=200
+        )
+        cluster.ready = few.wait_ready()
+        with crowd(cluster, 100, b"") as many:
+            assert [everything(one) for one in many[36:]] == [b""] * 64
+            assert few.descriptors() < 128
+            eventually(lambda: cluster.metrics().get('sidecar_authority_renewals_total{outcome="ok"}'))
+        assert not [line for line in few.lines() if line["event"] == "renewal_failed"]
+        assert cluster.stop() == 0

@@ -20,7 +20,7 @@ from sidecar.coordinator.authority.keyfile import KEY_NAME, init_authority_key
 from sidecar.coordinator.authority.registry import add_key
 from tests.canary import CANARY, spellings_in
 from tests.e2e.clients import cli, start_cli, write_ready
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, eventually
 
 ONE = "00000000000000000000000000000001"
 
@@ -309,7 +309,9 @@ def test_an_unsafe_key_file_is_refused_in_one_line(shared: Cluster, tmp_path: Pa
 def test_key_bytes_are_never_in_arguments_environment_or_output(shared: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "key"
     key = create_seed_file(path, lambda size: CANARY)
+    enrolled = shared.metrics()["sidecar_registry_keys"] + 1
     add_key(shared.state_dir, key.public_key, 3, 2**40, now=1.0)
+    eventually(lambda: shared.metrics()["sidecar_registry_keys"] == enrolled)
     options = [*explicit(shared, tmp_path / "client" / "pins.json"), "--key-file", str(path)]
     watching = start_cli("watch", "--json", *options)
     try:

@@ -183,8 +183,9 @@ def ready_line(dev: Dev, serve: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notice(text: str) -> None:
-    sys.stderr.write(f"sidecar dev: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # nobody reads it, or the disk is full: the set goes on
+        sys.stderr.write(f"sidecar dev: {text}\n")
+        sys.stderr.flush()
 
 
 __all__ = ["ChildFailed", "Dev", "DevOptions", "UnsafeFile", "ready_line", "run_dev"]

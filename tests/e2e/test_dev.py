@@ -21,6 +21,7 @@ import pytest
 from sidecar.base.ed25519 import SigningKey
 from sidecar.base.secret import Secret
 from sidecar.rails.space.nkeys import USER, public_nkey
+from tests.e2e.cluster import eventually
 from tests.e2e.devset import SIDECAR, DevSet, dev_set, wait_gone
 
 
@@ -101,6 +102,24 @@ def test_a_killed_coordinator_is_started_again(tmp_path: Path) -> None:
         assert json.loads(again.stdout)["result"] == made["result"]
         with urllib.request.urlopen(running.ready["health_url"], timeout=10) as answer:  # the addresses still hold
             assert answer.read() == b"ok\n"
+
+
+def test_a_set_whose_notices_nobody_reads_still_restarts_its_parts(tmp_path: Path) -> None:
+    """`sidecar dev 2>&1 | head`: the reader is gone when a part is killed."""
+    os.mkfifo(tmp_path / "dev.stderr")
+    reader = os.open(tmp_path / "dev.stderr", os.O_RDONLY | os.O_NONBLOCK)
+    with dev_set(tmp_path / "dev") as running:
+        os.close(reader)
+
+        def coordinator() -> int:
+            return int(json.loads((running.directory / "ready.json").read_bytes())["coordinator"]["pid"])
+
+        for _ in range(2):
+            killed = coordinator()
+            os.kill(killed, signal.SIGKILL)
+            eventually(lambda gone=killed: coordinator() != gone)
+        assert running.cli("coordinator", "ping").returncode == 0
+        assert running.stop() == (0, b"")
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:

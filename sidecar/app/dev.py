@@ -21,6 +21,7 @@ from sidecar.base.safefile import DirLock, UnsafeFile, write_private
 from sidecar.ops.signals import on_stop
 
 SPACE = "main"
+_SILENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,16 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
         if not first:
             dev.restarted.set()
 
-    await supervisor.start(serve, refresh)
+    waiting = asyncio.get_running_loop().call_later(
+        _SILENT_SECONDS,
+        _notice,
+        "the coordinator is still starting; after a run that was killed, the certificate of that run has to end first "
+        f"(see {serve.log})",
+    )
+    try:
+        await supervisor.start(serve, refresh)
+    finally:
+        waiting.cancel()
     if announce:
         sys.stdout.write(json.dumps(dev.ready) + "\n")
         sys.stdout.flush()

@@ -52,7 +52,8 @@ class LazyGroup(click.Group):
 def command() -> None:
     """Durable work for agents, next to a nats-server.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage; serve, witness and dev add their own (see their help).
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage; coordinator, serve, witness and dev add their own (see
+    their help).
     """
 
 

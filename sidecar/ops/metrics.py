@@ -2,10 +2,12 @@
 
 `CATALOGUE` is the only place that names a metric: the registry, the documentation (`docs/metrics.md`) and its test are
 derived from it. Labels take values of closed sets alone; none ever carries a client, key, object, connection or path.
+Every series exists from the first scrape on, at 0, so that rates and alerts see the first event.
 """
 
 from __future__ import annotations
 
+import itertools
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from sidecar import __version__
+from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, GapReason
+from sidecar.coordinator.wire.limits import QUOTAS
 
 PREFIX = "sidecar_"
 
@@ -43,16 +47,33 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric: its full name (without the `_total` that counters get), what it means, and its bounded labels.
+class Label:
+    """A label and its closed set: what the documentation says of it, and the values.
 
-    `labels` maps a label to what its closed set of values is.
+    No values stand here where only the process knows them: the build, and the names of frames.
     """
+
+    name: str
+    meaning: str
+    values: tuple[str, ...] = ()
+
+
+def _one_of(name: str, *values: str) -> Label:
+    return Label(name, ", ".join(f"`{value}`" for value in values), values)
+
+
+def _names(kind: type[Enum]) -> tuple[str, ...]:
+    return tuple(member.name.lower() for member in kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its full name (without the `_total` that counters get), what it means, and its bounded labels."""
 
     name: str
     kind: Kind
     help: str
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: tuple[Label, ...] = ()
     buckets: tuple[float, ...] = ()
 
     @property
@@ -61,14 +82,22 @@ class Metric:
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
-_FRAME_LABELS = (("direction", "`in`, `out`"), ("type", "frame names, `other` for unknown types"))
+_WAYS = ("in", "out")
+_FRAME_LABELS = (_one_of("direction", *_WAYS), Label("type", "frame names, `other` for unknown types"))
+
+
+def _or_code(*values: str) -> Label:
+    """An outcome that is one of these, or the code of the error that was sent."""
+    meaning = ", ".join(f"`{value}`" for value in values)
+    return Label("outcome", f"{meaning}, or the error code sent", (*values, *_names(ErrorCode)))
+
 
 CATALOGUE = (
     Metric(
         "sidecar_build_info",
         Kind.GAUGE,
         "Always 1; the labels name the build.",
-        (("version", "release"), ("python", "x.y.z")),
+        (Label("version", "release"), Label("python", "x.y.z")),
     ),
     Metric("sidecar_frames", Kind.COUNTER, "Frames received and sent.", _FRAME_LABELS),
     Metric("sidecar_frame_bytes", Kind.COUNTER, "Bytes of those frames, header included.", _FRAME_LABELS),
@@ -76,38 +105,43 @@ CATALOGUE = (
         "sidecar_handshakes",
         Kind.COUNTER,
         "Handshakes that ended, by how.",
-        (("outcome", "`ok`, `timeout`, `closed`, or the error code sent"),),
+        (_or_code("ok", "timeout", "closed", "peer_error"),),
     ),
     Metric(
         "sidecar_sockets",
         Kind.GAUGE,
         "Open sockets.",
-        (("state", "`handshake`, `active`"),),
+        (_one_of("state", "handshake", "active"),),
     ),
     Metric(
         "sidecar_sockets_refused",
         Kind.COUNTER,
         "Sockets closed before a byte was read.",
-        (("reason", "`limit`, `unauthenticated_limit`, `peer_uid`, `peer_unknown`, `stopping`"),),
+        (_one_of("reason", "limit", "unauthenticated_limit", "peer_uid", "peer_unknown", "stopping"),),
     ),
     Metric(
         "sidecar_commands",
         Kind.COUNTER,
         "Commands by kind and how they were answered.",
-        (
-            ("kind", "command kinds"),
-            ("outcome", "`succeeded`, `pending`, `rejected`, `repeated`, or the error code sent"),
-        ),
+        (Label("kind", "command kinds", _names(CommandKind)), _or_code("succeeded", "repeated")),
     ),
-    Metric("sidecar_refusals", Kind.COUNTER, "COORD_ERROR frames sent.", (("code", "error codes"),)),
     Metric(
-        "sidecar_gaps", Kind.COUNTER, "GAP frames: subscriptions that lost continuity.", (("reason", "gap reasons"),)
+        "sidecar_refusals",
+        Kind.COUNTER,
+        "COORD_ERROR frames sent.",
+        (Label("code", "error codes", _names(ErrorCode)),),
+    ),
+    Metric(
+        "sidecar_gaps",
+        Kind.COUNTER,
+        "GAP frames: subscriptions that lost continuity.",
+        (Label("reason", "gap reasons", _names(GapReason)),),
     ),
     Metric(
         "sidecar_quota_refusals",
         Kind.COUNTER,
         "Actions refused because a quota was full.",
-        (("resource", "quota names of the limits table"),),
+        (Label("resource", "quota names of the limits table, `storage_bytes`", (*QUOTAS, "storage_bytes")),),
     ),
     Metric("sidecar_commit_batch_transactions", Kind.HISTOGRAM, "Transactions in one durable batch.", buckets=SIZES),
     Metric(
@@ -143,13 +177,13 @@ CATALOGUE = (
         "sidecar_authority_renewals",
         Kind.COUNTER,
         "Renewals of the certificate.",
-        (("outcome", "`ok`, `refused`, `unavailable`, `invalid`"),),
+        (_one_of("outcome", "ok", "refused", "unavailable", "invalid"),),
     ),
     Metric(
         "sidecar_registry_reloads",
         Kind.COUNTER,
         "Times the key registry changed on disk.",
-        (("outcome", "`ok`, `malformed`"),),
+        (_one_of("outcome", "ok", "malformed"),),
     ),
     Metric("sidecar_registry_keys", Kind.GAUGE, "Keys in the registry in force; 0 also while it is malformed."),
     Metric("sidecar_loop_lag_seconds", Kind.HISTOGRAM, "How late the periodic tick ran.", buckets=SECONDS),
@@ -163,18 +197,16 @@ class _FrameCollector(Collector):
 
     def __init__(self, metrics: tuple[Metric, Metric], type_name: Callable[[int], str]) -> None:
         self._metrics = metrics
-        self._name = type_name
-        self.cells = {(metric.name, way): [0] * 256 for metric in metrics for way in ("in", "out")}
+        self._names = [type_name(number) for number in range(256)]
+        self.cells = {(metric.name, way): [0] * 256 for metric in metrics for way in _WAYS}
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         for metric in self._metrics:
             family = CounterMetricFamily(metric.name, metric.help, labels=["direction", "type"])
-            for way in ("in", "out"):
-                totals: dict[str, int] = {}
-                for number, value in enumerate(self.cells[metric.name, way]):
-                    if value:
-                        name = self._name(number)
-                        totals[name] = totals.get(name, 0) + value
+            for way in _WAYS:
+                totals = dict.fromkeys(self._names, 0)
+                for name, value in zip(self._names, self.cells[metric.name, way], strict=True):
+                    totals[name] += value
                 for name, value in totals.items():
                     family.add_metric([way, name], value)
             yield family
@@ -278,12 +310,19 @@ class Metrics:
 
 
 def _build(metric: Metric, registry: CollectorRegistry) -> MetricWrapperBase:
-    labels = [name for name, _ in metric.labels]
+    """The metric with all series that its labels allow; without values of a label there are none yet."""
+    labels = [label.name for label in metric.labels]
+    if metric.kind is Kind.HISTOGRAM:
+        return Histogram(metric.name, metric.help, labels, buckets=metric.buckets, registry=registry)
+    made: Counter | Gauge
     if metric.kind is Kind.COUNTER:
-        return Counter(metric.name, metric.help, labels, registry=registry)
-    if metric.kind is Kind.GAUGE:
-        return Gauge(metric.name, metric.help, labels, registry=registry)
-    return Histogram(metric.name, metric.help, labels, buckets=metric.buckets, registry=registry)
+        made = Counter(metric.name, metric.help, labels, registry=registry)
+    else:
+        made = Gauge(metric.name, metric.help, labels, registry=registry)
+    if labels:
+        for values in itertools.product(*(label.values for label in metric.labels)):
+            made.labels(*values)
+    return made
 
 
 def documentation() -> str:
@@ -293,13 +332,13 @@ def documentation() -> str:
         "",
         "Generated from the catalogue in `sidecar/ops/metrics.py` by `python -m sidecar.ops.metrics`; a test keeps",
         "the two equal. Besides these, the usual `process_*` metrics of the Prometheus client are exposed. Labels take",
-        "values of closed sets only.",
+        "values of closed sets only, and every series is there from the first scrape on, at 0.",
         "",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
     for metric in CATALOGUE:
-        labels = "; ".join(f"`{name}`: {values}" for name, values in metric.labels) or "none"
+        labels = "; ".join(f"`{label.name}`: {label.meaning}" for label in metric.labels) or "none"
         lines.append(f"| `{metric.exposed}` | {metric.kind.value} | {labels} | {metric.help} |")
     return "\n".join(lines) + "\n"
 

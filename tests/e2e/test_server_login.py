@@ -262,3 +262,9 @@ def test_metrics_tell_how_handshakes_ended(cluster: Cluster) -> None:
     assert seen['sidecar_handshakes_total{outcome="version_incompatible"}'] == 1
     assert seen['sidecar_refusals_total{code="scope_denied"}'] == 1
     assert seen['sidecar_frames_total{direction="in",type="coord_hello"}'] > 10
+
+
+def test_all_that_happened_here_added_no_series(cluster: Cluster, tmp_path: Path) -> None:
+    with Cluster(tmp_path, certificate_seconds=30) as fresh:
+        first = set(fresh.metrics())
+    assert set(cluster.metrics()) == first

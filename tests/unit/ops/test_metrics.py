@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
+from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType, GapReason
 from sidecar.ops.metrics import CATALOGUE, PREFIX, Kind, Metrics, documentation
 
@@ -41,7 +43,7 @@ def test_names_are_unique_prefixed_and_legal() -> None:
 
 
 def test_no_label_could_carry_a_name_of_a_client_or_an_object() -> None:
-    labels = {label for metric in CATALOGUE for label, _ in metric.labels}
+    labels = {label.name for metric in CATALOGUE for label in metric.labels}
     assert labels == {
         "version", "python", "direction", "type", "outcome", "state", "reason", "kind", "code", "resource",
     }  # fmt: skip
@@ -93,6 +95,39 @@ def test_every_metric_of_the_catalogue_is_exposed_under_its_documented_name(metr
         assert f"# HELP {metric.exposed} {metric.help}\n" in text
 
 
+def test_every_series_is_there_at_0_before_anything_happens(metrics: Metrics) -> None:
+    seen = exposed(metrics)
+    for metric in CATALOGUE:
+        if not metric.labels or metric.name == "sidecar_build_info":
+            continue
+        sets = [label.values or {frame_name(number) for number in range(256)} for label in metric.labels]
+        for values in itertools.product(*sets):
+            labels = zip((label.name for label in metric.labels), values, strict=True)
+            series = ",".join(f'{name}="{value}"' for name, value in labels)
+            assert seen[f"{metric.exposed}{{{series}}}"] == 0
+    commands = [name for name in seen if name.startswith("sidecar_commands_total{")]
+    assert len(commands) == len(CommandKind) * (2 + len(ErrorCode)) < 200
+
+
+def test_no_event_adds_a_series(metrics: Metrics) -> None:
+    before = set(exposed(metrics))
+    for number in range(256):
+        metrics.frame_in(number, 5)
+        metrics.frame_out(number, 5)
+    for code in ErrorCode:
+        metrics.refused(code)
+        metrics.handshake(code.name.lower())
+    for kind in CommandKind:
+        metrics.command(kind, "succeeded")
+        metrics.command(kind, "repeated")
+        metrics.command(kind, ErrorCode.REVISION_CONFLICT.name.lower())
+    for reason in GapReason:
+        metrics.gap(reason)
+    for resource in Resource:
+        metrics.quota(resource.label)
+    assert set(exposed(metrics)) == before
+
+
 def test_two_processes_worth_of_metrics_do_not_share_state(metrics: Metrics) -> None:
     metrics.handshake("ok")
-    assert 'sidecar_handshakes_total{outcome="ok"}' not in exposed(Metrics())
+    assert exposed(Metrics())['sidecar_handshakes_total{outcome="ok"}'] == 0

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,14 @@ class ChildFailed(Exception):  # noqa: N818 - names what happened
     """A child ended or stayed silent before it was ready; the text names its log."""
 
 
-def _die_with_parent() -> None:
-    """Runs in the child before exec: a killed supervisor takes its children down in order, not as orphans."""
+def die_with_parent(parent: int) -> None:
+    """Runs in the child before exec: a killed supervisor takes its children down in order, not as orphans.
+
+    ``parent`` is the supervisor's pid. Killed before the request reached the kernel it can send no signal any more.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE if self.ready_line else fd,
                 stderr=fd,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
         except OSError as error:
             raise ChildFailed(f"{self.name} cannot be started: {self.argv[0]}: {error.strerror}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,3 +125,27 @@ async def test_children_stop_in_reverse_order_and_a_stubborn_one_is_killed(tmp_p
     assert order.read_text() == "second first "
     assert third.process is not None
     assert third.process.returncode == -signal.SIGKILL
+
+
+ORPHAN = """
+import os, sys
+from sidecar.app.supervisor import die_with_parent
+supervisor = os.getpid()
+if os.fork():
+    os._exit(0)
+os.write(1, b"forked ")
+sys.stdin.read()  # until the supervisor is gone
+die_with_parent(supervisor)
+os.write(1, b"exec")
+"""
+
+
+def test_a_child_forked_by_a_supervisor_that_is_gone_does_not_become_an_orphan() -> None:
+    """Killed between fork and prctl the supervisor can send no signal any more."""
+    supervisor = subprocess.Popen([sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    with supervisor.stdin, supervisor.stdout:
+        assert supervisor.wait(60) == 0
+        supervisor.stdin.close()
+        assert supervisor.stdout.read() == b"forked "

@@ -36,11 +36,18 @@ def value_of(value: Any) -> Any:
     if isinstance(value, Body):
         return body_of(value)
     if isinstance(value, Record):
-        members = {name: value_of(getattr(value, name)) for name, _ in value.COLUMNS}
+        members = {name: member_of(name, getattr(value, name)) for name, _ in value.COLUMNS}
         return {"type": type(value).__name__, **members} if value.TAG is not None else members
     if isinstance(value, bytes):
         return value.hex()
     return value
+
+
+def member_of(name: str, value: Any) -> Any:
+    """A named wire value for JSON: key ids and fingerprints have one text form, ``sha256:`` and 64 digits."""
+    if isinstance(value, bytes) and name.endswith(("key_id", "fingerprint")):
+        return digest_text(value)
+    return value_of(value)
 
 
 def body_of(body: Body) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def body_of(body: Body) -> dict[str, Any]:
         elif isinstance(value, OperationResult):
             shown[item.name] = result_of(value)
         elif value is not None:
-            shown[item.name] = value_of(value)
+            shown[item.name] = member_of(item.name, value)
     return shown
 
 
@@ -185,9 +192,11 @@ def record_row(record: SnapshotRecord) -> tuple[str, str, str, str, str]:
     first = shown.get("document") if record.kind is ObjectKind.OBJECTIVE else None
     detail = first if isinstance(first, str) else " ".join(f"{name}={value}" for name, value in shown.items())
     if record.kind is ObjectKind.OPERATION:
-        state, detail = shown["result"]["state"], f"principal={shown['principal_key_id'][:16]}.."
-    detail = one_line(detail)
-    short = detail if len(detail) <= _DETAIL else detail[: _DETAIL - 2] + ".."
+        # A key id is never shortened: it is what `workload list` prints and `workload revoke` takes.
+        state, short = shown["result"]["state"], f"principal={shown['principal_key_id']}"
+    else:
+        detail = one_line(detail)
+        short = detail if len(detail) <= _DETAIL else detail[: _DETAIL - 2] + ".."
     return record.kind.name, record.id.hex(), str(record.revision), str(state), short
 
 

@@ -97,6 +97,9 @@ def test_create_update_look_up_and_see_it(shared: Cluster) -> None:
     assert record["revision"] == 2
     assert bytes.fromhex(record["document_hex"]) == b"\x00\xff raw"
     assert taken["record_count"] == len(taken["records"])
+    (ran,) = [record for record in taken["records"] if record["id"] == made["operation_id"]]
+    assert ran["principal_key_id"] == document(cli("hello", "--json", *dev(shared)))["key_id"]
+    assert f"principal={ran['principal_key_id']}\n" in cli("snapshot", *dev(shared)).stdout
 
 
 def test_documents_pass_through_as_they_are(shared: Cluster, tmp_path: Path) -> None:

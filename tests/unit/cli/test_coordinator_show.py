@@ -1,0 +1,59 @@
+"""How wire values look at the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sidecar.base.ed25519 import parse_digest_text
+from sidecar.cli import coordinator_show as show
+from sidecar.coordinator.wire.enums import ObjectKind
+from sidecar.coordinator.wire.fields import Body
+from sidecar.coordinator.wire.images import Record
+from tests.unit.wire import samples
+
+
+def members(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every named member, at any depth."""
+    if isinstance(value, list):
+        for item in value:
+            yield from members(item)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield name, item
+            yield from members(item)
+
+
+def keys_in(value: Any) -> list[str]:
+    return [item for name, item in members(value) if re.search("key_id$|fingerprint$", name)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [*samples.PAYLOAD_SAMPLES.values(), *samples.COMMAND_SAMPLES.values()],
+    ids=lambda value: type(value).__name__,
+)
+def test_key_ids_in_bodies_have_their_one_text_form(body: Body) -> None:
+    for text in keys_in(show.body_of(body)):
+        parse_digest_text(text)
+
+
+@pytest.mark.parametrize("record", samples.RECORDS, ids=lambda value: type(value).__name__)
+def test_key_ids_in_records_have_their_one_text_form(record: Record) -> None:
+    for text in keys_in(show.value_of(record)):
+        parse_digest_text(text)
+
+
+def test_there_are_key_ids_among_the_samples() -> None:
+    assert any(keys_in(show.body_of(body)) for body in samples.PAYLOAD_SAMPLES.values())
+    assert any(keys_in(show.value_of(record)) for record in samples.RECORDS)
+
+
+def test_the_table_shows_the_whole_key_id_of_an_operation() -> None:
+    record = samples.record(ObjectKind.OPERATION)
+    *_, detail = show.record_row(record)
+    assert detail == f"principal={show.record_of(record)['principal_key_id']}"
+    parse_digest_text(detail.removeprefix("principal="))

@@ -118,6 +118,7 @@ class CoordinatorServer:
         finally:
             self._bound = False
             self._parts.socket_file.close()
+            endpoint.close()
             ticking.cancel()
             await loop.run_in_executor(None, self._shut_down)
         return self._engine.fenced

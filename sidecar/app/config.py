@@ -82,7 +82,12 @@ class WitnessSection:
         ),
     ]
     timeout_milliseconds: Annotated[
-        int, Key(integer(10, 30_000), "How long one call to the witness may take before it counts as failed.")
+        int,
+        Key(
+            integer(10, 30_000),
+            "How long one call to the witness may take before it counts as failed. A renewal has at most an\n"
+            "eighth of the certificate's life, so that a witness that hangs is asked several times before that ends.",
+        ),
     ] = 5_000
     wait_seconds: Annotated[
         int,

@@ -27,6 +27,9 @@ from sidecar.witness.protocol import ClientExchange
 from sidecar.witness.sockets import peer_uid
 
 _READ_BYTES: Final = 4096
+RENEWAL_SHARE: Final = 1 / 8
+"""Of the certificate's life: a renewal takes no longer, so that a witness that hangs is asked again before expiry."""
+_SHORTEST_RENEWAL: Final = 0.1
 
 
 class WitnessClient:
@@ -35,7 +38,8 @@ class WitnessClient:
     def __init__(
         self, path: Path, key: SigningKey, witness_id: bytes, *, timeout: float = 5.0, uid: int | None = None
     ) -> None:
-        """``timeout`` (seconds) covers a whole call: connecting, the exchange and the witness's disk.
+        """``timeout`` (seconds) covers a whole call: connecting, the exchange and the witness's disk. A renewal
+        has less where the certificate is short.
 
         Only a witness that runs as the user ``uid`` is talked to; by default the user that runs this.
         """
@@ -53,6 +57,7 @@ class WitnessClient:
 
     def renew(self, certificate: ActivationCertificate) -> ActivationCertificate:
         """A later certificate for the same token."""
+        life = certificate.expires_at - certificate.issued_at
         return self._certificate(
             Renew(
                 certificate.coordinator_id,
@@ -60,7 +65,8 @@ class WitnessClient:
                 certificate.authority_epoch,
                 certificate.incarnation_id,
                 certificate.fencing_token,
-            )
+            ),
+            min(self._timeout, max(life * RENEWAL_SHARE, _SHORTEST_RENEWAL)),
         )
 
     def relinquish(self, coordinator_id: CoordinatorId, activation_sequence: ActivationSequence, token: bytes) -> None:
@@ -73,18 +79,19 @@ class WitnessClient:
         assert isinstance(reply, Report)
         return reply.epoch, reply.activation_sequence
 
-    def _certificate(self, request: Request) -> ActivationCertificate:
-        reply = self._call(request)
+    def _certificate(self, request: Request, timeout: float | None = None) -> ActivationCertificate:
+        reply = self._call(request, timeout)
         assert isinstance(reply, Granted)
         return reply.certificate
 
-    def _call(self, request: Request) -> Reply:
+    def _call(self, request: Request, timeout: float | None = None) -> Reply:
+        seconds = self._timeout if timeout is None else timeout
         try:
-            reply = self._exchange(request)
+            reply = self._exchange(request, time.monotonic() + seconds)
         except WitnessError:
             raise
         except TimeoutError:
-            raise WitnessUnavailable(f"the witness at {self._path} did not answer in {self._timeout:g} s") from None
+            raise WitnessUnavailable(f"the witness at {self._path} did not answer in {seconds:g} s") from None
         except OSError as error:
             raise WitnessUnavailable(f"the witness at {self._path} cannot be reached: {error}") from error
         if not isinstance(reply, Refused):
@@ -97,8 +104,7 @@ class WitnessClient:
             last_epoch=reply.last_epoch if reply.reason is Refusal.EPOCH_TOO_LOW else None,
         )
 
-    def _exchange(self, request: Request) -> Reply:
-        deadline = time.monotonic() + self._timeout
+    def _exchange(self, request: Request, deadline: float) -> Reply:
         exchange = ClientExchange(self._key, self._witness_id, request)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             sock.settimeout(_left(deadline))

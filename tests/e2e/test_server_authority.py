@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import threading
 from pathlib import Path
 
@@ -82,6 +83,28 @@ def test_a_witness_that_answers_late_does_not_cost_the_authority(tmp_path: Path)
         eventually(lambda: cluster.metrics().get('sidecar_authority_renewals_total{outcome="unavailable"}'))
         cluster.start_witness()
         eventually(lambda: cluster.metrics().get('sidecar_authority_renewals_total{outcome="ok"}'))
+        with Peer(cluster.socket) as peer:
+            peer.login(cluster.key("admin")).ping()
+        assert cluster.stop() == ExitCode.OK
+
+
+@pytest.mark.req("P12-17")
+def test_a_witness_that_hangs_for_a_while_does_not_cost_the_authority(tmp_path: Path) -> None:
+    """Its socket accepts and nobody answers: no renewal may wait until the certificate is gone."""
+    with Cluster(tmp_path, certificate_seconds=12) as cluster:
+        assert cluster.serve is not None
+        assert cluster.witness is not None
+
+        def renewals(outcome: str) -> float:
+            return cluster.metrics().get(f'sidecar_authority_renewals_total{{outcome="{outcome}"}}', 0.0)
+
+        cluster.witness.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: renewals("unavailable") >= 2)
+            before = renewals("ok")
+        finally:
+            cluster.witness.process.send_signal(signal.SIGCONT)
+        eventually(lambda: renewals("ok") > before)
         with Peer(cluster.socket) as peer:
             peer.login(cluster.key("admin")).ping()
         assert cluster.stop() == ExitCode.OK

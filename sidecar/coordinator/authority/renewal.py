@@ -17,7 +17,12 @@ from sidecar.coordinator.authority.certificate import CertificateInvalid, Witnes
 from sidecar.coordinator.wire.records import ActivationCertificate
 
 RETRY_SECONDS: Final = 1.0
-"""Pause between two attempts, shorter for short certificates: ten attempts fit into the second half of any life."""
+"""Pause between two attempts, shorter for short certificates.
+
+In the second half of a life there is room for ten attempts at a witness that fails at once, and for three at one that
+hangs: the client ends a renewal after an eighth of the life. The server's tick of a quarter of a second takes some of
+that room from lives below 8 seconds.
+"""
 _ATTEMPTS: Final = 20
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import stat
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.base.witnessing import Refusal, WitnessProtocolError, WitnessRefused, WitnessUnavailable
+from sidecar.coordinator.authority.certificate import sign_certificate
 from sidecar.coordinator.wire.ids import AuthorityEpoch, activation_witness_id
 from sidecar.ops.exitcodes import ExitCode
 from sidecar.ops.logging import Log
@@ -410,6 +412,30 @@ def test_a_silent_witness_is_unavailable(answer: bytes, tmp_path: Path) -> None:
     path.unlink()
     with FakeWitness(path, answer), pytest.raises(WitnessUnavailable, match="without an answer"):
         lone_client(path).last(COORDINATOR)
+
+
+@pytest.mark.req("P12-17")
+@pytest.mark.parametrize(("life", "timeout", "seconds"), [(1, 5, "0.125"), (2, 0.2, "0.2"), (0, 5, "0.1")])
+def test_a_renewal_never_waits_for_most_of_the_certificates_life(
+    life: int, timeout: float, seconds: str, tmp_path: Path
+) -> None:
+    issued_at = 1_900_000_000
+    certificate = sign_certificate(
+        client_key(),
+        witness_id=b"\xaa" * 16,
+        coordinator_id=COORDINATOR,
+        activation_sequence=1,
+        epoch=1,
+        incarnation=incarnation(1),
+        token=b"\xdd" * 32,
+        issued_at=issued_at,
+        expires_at=issued_at + life,
+    )
+    with (
+        FakeWitness(tmp_path / "witness.sock", b"", silent=True),
+        pytest.raises(WitnessUnavailable, match=rf"did not answer in {re.escape(seconds)} s"),
+    ):
+        lone_client(tmp_path / "witness.sock", timeout=timeout).renew(certificate)
 
 
 def test_a_witness_of_another_user_is_not_talked_to(start: Start) -> None:

@@ -166,7 +166,11 @@ def objective_create(
     operation_bytes: bytes | None,
     **options: Any,
 ) -> None:
-    """Create an objective from DOCUMENT (its bytes are stored as they are).
+    """Create an objective from DOCUMENT.
+
+    A document is 1 to 262144 bytes of your choice: JSON, other text, or binary from a file. They are stored as they
+    are; JSON is passed through and neither checked nor reformatted. Give it as the argument, as - for standard input,
+    or with --file.
 
     To repeat a command whose outcome is unknown, give the same --operation-id and --id.
     """
@@ -199,7 +203,11 @@ def objective_update(
     operation_bytes: bytes | None,
     **options: Any,
 ) -> None:
-    """Replace the document of the objective ID."""
+    """Replace the document of the objective ID.
+
+    DOCUMENT is what `objective create` takes: bytes that are stored as they are, as the argument, as - for standard
+    input, or with --file.
+    """
     target = target_of(options)
     content = read_document(document, file, HARD.typed_payload)
     chosen, operation = ObjectiveId(objective_bytes), _operation(operation_bytes)

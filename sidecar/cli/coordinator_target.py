@@ -401,12 +401,12 @@ def _witness(options: dict[str, Any], coordinator: dict[str, Any]) -> WitnessPin
 
 
 def read_document(document: str | None, file: Path | None, limit: int) -> bytes:
-    """The bytes of a document: the argument as it is, a file, or standard input for ``-``."""
+    """The bytes of a document: the argument as it is, a file, or standard input for ``-``. None are no document."""
     if (document is None) == (file is None):
         raise click.UsageError("give the document once: as an argument, or --file PATH, or --file - for standard input")
     if document is not None and document != "-":
-        return document.encode("utf-8", "surrogateescape")
-    if document == "-" or file == Path("-"):
+        data = document.encode("utf-8", "surrogateescape")
+    elif document == "-" or file == Path("-"):
         data = sys.stdin.buffer.read(limit + 1)
     else:
         assert file is not None
@@ -417,4 +417,6 @@ def read_document(document: str | None, file: Path | None, limit: int) -> bytes:
             raise click.UsageError(f"{file}: {error.strerror}") from None
     if len(data) > limit:
         raise click.UsageError(f"a document has at most {limit} bytes")
+    if not data:
+        raise click.UsageError("the document is empty; give it as an argument, or --file PATH, or - for standard input")
     return data

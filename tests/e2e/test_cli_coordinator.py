@@ -18,6 +18,7 @@ from sidecar.base.keysource import create_seed_file
 from sidecar.base.safefile import write_private
 from sidecar.coordinator.authority.keyfile import KEY_NAME, init_authority_key
 from sidecar.coordinator.authority.registry import add_key
+from sidecar.coordinator.wire.limits import HARD
 from tests.canary import CANARY, spellings_in
 from tests.e2e.clients import cli, start_cli, write_ready
 from tests.e2e.cluster import Cluster, eventually
@@ -202,6 +203,29 @@ def test_wrong_usage_ends_with_2(shared: Cluster, arguments: list[str]) -> None:
     done = cli(*arguments, *(() if with_target else dev(shared)))
     one_line(done, 2)
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("form", ["argument", "standard input", "file", "file -"])
+@pytest.mark.parametrize("verb", [("create",), ("update", ONE)], ids=lambda verb: verb[0])
+def test_an_empty_document_is_wrong_usage(shared: Cluster, tmp_path: Path, form: str, verb: tuple[str, ...]) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    arguments = {
+        "argument": [""],
+        "standard input": ["-"],
+        "file": ["--file", str(empty)],
+        "file -": ["--file", "-"],
+    }[form]
+    done = cli("objective", *verb, *dev(shared), *arguments)
+    assert "the document is empty" in one_line(done, 2)
+    assert done.stdout == ""
+
+
+def test_help_says_what_a_document_may_be() -> None:
+    words = " ".join(cli("objective", "create", "--help").stdout.split())
+    assert f"1 to {HARD.typed_payload} bytes" in words
+    assert "JSON is passed through" in words
+    assert "- for standard input" in words
 
 
 @pytest.mark.req("W2-09", "P12-27", "P12-30")

@@ -229,9 +229,10 @@ class SqliteStore:
 
     def _write(self, batch: Batch) -> None:
         many = self._connection.executemany
+        # First, as the batch says: an id that was forgotten may be admitted again in the same batch.
+        many(schema.DROP_OPERATION, ((id_,) for id_ in batch.removed_operations))
         many(schema.PUT_RECORD, map(schema.record_row, batch.records))
         many(schema.PUT_OPERATION, map(schema.operation_row, batch.operations))
-        many(schema.DROP_OPERATION, ((id_,) for id_ in batch.removed_operations))
         many(schema.ADD_EVENT, map(schema.event_row, batch.events))
         if batch.pruned_through > self._pruned_through:
             self._connection.execute(schema.PRUNE_EVENTS, (schema.to_column(batch.pruned_through),))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from sidecar.coordinator.engine.policy import Policy
-from sidecar.coordinator.engine.state import State
+from sidecar.coordinator.engine.state import Batch, Event, Operation, State
+from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, EventKind, ObjectKind, OperationTag
 from sidecar.coordinator.wire.limits import RETENTION_FLOOR
 from sidecar.coordinator.wire.payloads import OperationRecord
-from sidecar.coordinator.wire.records import OperationResult, Succeeded, Tombstoned, Unknown
-from tests.unit.engine.harness import Client, World
+from sidecar.coordinator.wire.records import OperationResult, Succeeded, Tombstoned, Unknown, encode_operation
+from tests.unit.engine.fakes import FakeAuthority, key
+from tests.unit.engine.harness import Client, World, id16
+
+
+def nothing() -> None:
+    """A certificate that is always valid."""
 
 
 def result(client: Client, operation: bytes) -> OperationResult:
@@ -203,3 +212,48 @@ def test_a_pending_row_is_never_pruned() -> None:
     stuck = World(state=State.build(world.disk.records.values(), [pending], world.disk.events, 2))
     stuck.advance(10 * RETENTION_FLOOR)
     assert stuck.engine.stats().head_sequence == 2
+
+
+@pytest.mark.req("P8-13", "P8-17", "P8-42")
+def test_an_id_that_is_sent_again_before_its_forgetting_is_durable_is_one_batch(tmp_path: Path) -> None:
+    """The store must then forget first and admit second: what was answered is there after a restart."""
+    store = SqliteStore.open(tmp_path / "store", entropy=os.urandom)
+    authority = FakeAuthority(coordinator_id=store.coordinator_id)
+    store.install(authority.epoch, authority.activation_sequence, bytes(32), authority.incarnation_id)
+    operation = Operation(
+        id16(5),
+        2,
+        b"",
+        key(1),
+        bytes(32),
+        1,
+        encode_operation(Tombstoned(bytes(32), OperationTag.SUCCEEDED)),
+        1,
+        1,
+        b"",
+    )
+    event = Event(1, id16(1), EventKind.OPERATION_CHANGED, ObjectKind.OPERATION, id16(5), 2, 1, b"", key(1))
+    store.commit(
+        Batch(1, authority.epoch, authority.activation_sequence, (), (operation,), (), (event,), 1, 0), nothing
+    )
+    store.close()
+    store = SqliteStore.open(tmp_path / "store", entropy=os.urandom)
+    authority = FakeAuthority(coordinator_id=store.coordinator_id, epoch=6, activation_sequence=8)
+    store.install(authority.epoch, authority.activation_sequence, bytes(32), authority.incarnation_id)
+    world = World(state=store.load(), authority=authority)
+    world.auto_commit = False
+    client = world.connect()
+    world.advance(1)
+    client.send(client.create(1, operation=id16(5)))
+    batch = world.engine.take_batch(world.now)
+    assert batch is not None
+    assert (batch.removed_operations, len(batch.operations)) == ((id16(5),), 1)
+    store.commit(batch, nothing)
+    world.engine.batch_durable(batch, world.now)
+    assert [type(frame) for frame in client.pull()] == [fr.CoordCommandResult]
+    store.close()
+    store = SqliteStore.open(tmp_path / "store", entropy=os.urandom)
+    kept = store.load().operation(id16(5))
+    store.close()
+    assert kept is not None
+    assert kept.tag is OperationTag.SUCCEEDED

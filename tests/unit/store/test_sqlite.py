@@ -403,3 +403,23 @@ def test_a_closed_store_refuses(store: SqliteStore) -> None:
     for call in (lambda: store.commit(batch_of(), nothing), store.load, lambda: activate(store)):
         with pytest.raises(errors.StoreStopped, match="is closed"):
             call()
+
+
+@pytest.mark.req("P8-13", "P8-17", "P8-42")
+def test_an_id_that_is_forgotten_and_admitted_again_in_one_batch_is_kept(store: SqliteStore, directory: Path) -> None:
+    activate(store)
+    old = Operation(b"\x88" * 16, 2, b"tombstone", b"\x01" * 32, b"\x02" * 32, 1, b"\x04", 1, 1, b"")
+    new = old._replace(revision=1, image=b"again", digest=b"\x03" * 32, result=b"\x01", completed_at=2)
+    installed = store.installed()
+    for number, operation, removed in ((1, old, ()), (2, new, (old.id,))):
+        event = Event(number, number.to_bytes(16, "big"), 11, 7, operation.id, operation.revision, 1, b"", b"\x01" * 32)
+        store.commit(
+            Batch(
+                number, installed.epoch, installed.activation_sequence, (), (operation,), removed, (event,), number, 0
+            ),
+            nothing,
+        )
+    store.close()
+    again = reopened(directory)
+    assert again.load().operation(old.id) == new
+    again.close()

@@ -119,6 +119,8 @@ class Connection:
         if request_id in self.requests:
             self.requests.discard(request_id)
             self.quota.release(Resource.REQUESTS)
+            for sub in self.subscriptions.values():
+                sub.reply_taken(request_id)
 
     # ---- output ----
 

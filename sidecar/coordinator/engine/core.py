@@ -112,6 +112,7 @@ class Engine:
         ``AuthorityFenced`` when the engine is.
         """
         self.clock(now)
+        self._fence_if_expired()
         if self._runtime.fenced is not None:
             raise AuthorityFenced("the authority is fenced")
         quota = self._runtime.quotas.connection(grant.key_id)
@@ -225,8 +226,7 @@ class Engine:
 
     def may_send(self, conn: Connection) -> bool:
         """Recheck grant and certificate before anything is serialized (P6-08, P4-13)."""
-        if self._runtime.fenced is None and not self._runtime.authority.valid(self._runtime.now):
-            self.fence("the activation certificate expired")
+        self._fence_if_expired()
         return conn.closing is None and self._still_granted(conn)
 
     def page(self, conn: Connection, order: PageOrder) -> list[Reply]:
@@ -253,8 +253,7 @@ class Engine:
         be committed any more, also because the certificate is not valid at this moment (P12-16).
         """
         self.clock(now)
-        if self._runtime.fenced is None and not self._runtime.authority.valid(now):
-            self.fence("the activation certificate expired")
+        self._fence_if_expired()
         if self._runtime.fenced is not None:
             raise Fenced(self._runtime.fenced)
         return self._transactions.take()
@@ -282,6 +281,10 @@ class Engine:
         for conn in self.connections:
             self._dismiss(conn, AuthorityFenced("the authority is fenced"), GapReason.EPOCH_CHANGED)
 
+    def _fence_if_expired(self) -> None:
+        if self._runtime.fenced is None and not self._runtime.authority.valid(self._runtime.now):
+            self.fence("the activation certificate expired")
+
     def renew(self, authority: Authority) -> None:
         """A new certificate of the same activation: every connection is told (P12-13, P12-15)."""
         if authority.guard != self._runtime.authority.guard:
@@ -306,8 +309,7 @@ class Engine:
     def tick(self, now: Now) -> None:
         """Expiry of certificate, grants and leases, and retention. A bounded amount of work."""
         self.clock(now)
-        if self._runtime.fenced is None and not self._runtime.authority.valid(now):
-            self.fence("the activation certificate expired")
+        self._fence_if_expired()
         if self._runtime.fenced is not None:
             return
         for conn in list(self.connections):

@@ -60,6 +60,7 @@ class Subscription:
         "lag_bytes",
         "lag_frames",
         "last_event",
+        "named",
         "queue",
         "queued_bytes",
         "queued_frames",
@@ -101,12 +102,16 @@ class Subscription:
         self.stalled = False
         """An event waits and the credit does not cover it."""
         self.behind = behind
-        """The request whose reply a gap must not overtake: the one that names the subscription or makes it live."""
+        """The request whose reply a gap must not overtake: the one that names the subscription or makes it live; 0 once
+        that reply was taken. The id itself may serve another request then."""
+        self.named = False
+        """Whether the peer was told of the subscription."""
 
-    @property
-    def answered(self) -> bool:
-        """Whether that reply was taken."""
-        return self.behind not in self.conn.requests
+    def reply_taken(self, request_id: int) -> None:
+        """The terminal reply of a request goes out."""
+        if self.behind == request_id:
+            self.behind = 0
+            self.named = True
 
     @property
     def open(self) -> bool:
@@ -212,8 +217,11 @@ class Streams:
 
     # ---- continuity ----
 
-    def gap(self, sub: Subscription, reason: GapReason) -> None:
-        """The one GAP of this loss of continuity, through reserved capacity (P10-17, P10-18)."""
+    def gap(self, sub: Subscription, reason: GapReason, *, last: bool = False) -> None:
+        """The one GAP of this loss of continuity, through reserved capacity (P10-17, P10-18).
+
+        With ``last`` the connection is over: no reply goes out any more, so that there is none to wait for.
+        """
         frame = Gap(
             subscription_id=sub.id,
             last_contiguous_delivery=sub.delivery,
@@ -223,9 +231,9 @@ class Streams:
         ).encode()
         sub.drop(SubscriptionState.PAUSED_GAP)
         self._runtime.observer.gap(reason)
-        if sub.answered:
+        if sub.behind == 0 or (last and sub.named):
             sub.conn.push_gap(frame)
-        else:
+        elif not last:
             sub.conn.reply(frame, 0)
 
     def _first_waiting(self, sub: Subscription) -> EventSequence | None:
@@ -242,7 +250,7 @@ class Streams:
         """The authority or the grant is gone: one GAP for each open subscription, then all are closed (W8-09)."""
         for sub in list(conn.subscriptions.values()):
             if sub.open:
-                self.gap(sub, reason)
+                self.gap(sub, reason, last=True)
             self.close(sub)
 
     # ---- new and old events ----

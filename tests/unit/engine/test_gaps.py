@@ -178,3 +178,23 @@ def test_hidden_history_may_leave_the_log_under_a_reader() -> None:
     reader.pull()
     assert reader.gaps() == []
     assert [event.event_sequence for event in reader.events()] == [78]
+
+
+@pytest.mark.req("P10-17", "P3-37")
+def test_a_gap_takes_the_reserved_lane_also_when_the_request_id_serves_again(
+    world: World, client: Client, maker: Client
+) -> None:
+    """The reply that named the subscription is out: nothing in the data lane may hold the gap back."""
+    begin = client.ask(client.open_snapshot())[0]
+    assert isinstance(begin, fr.SnapshotBegin)
+    make(maker, 1)
+    begin = client.ask(client.open_snapshot())[0]
+    assert isinstance(begin, fr.SnapshotBegin)
+    first = client.subscribe(2)
+    subscription = client.one(first, fr.Subscribed).subscription_id
+    client.conn.writable = False
+    client.send(client.next_page(begin, begin.first_cursor, request=first.request_id))
+    make(maker, 1_025, 100)
+    (gap,) = client.pull()
+    assert isinstance(gap, fr.Gap)
+    assert gap.subscription_id == subscription

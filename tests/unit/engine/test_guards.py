@@ -341,3 +341,46 @@ def test_the_tick_finds_expired_grants_of_idle_connections() -> None:
     assert deadline == world.now.mono + 10
     world.advance(10)
     assert client.conn.closing is ErrorCode.AUTHENTICATION_FAILED
+
+
+@pytest.mark.req("P10-17", "P12-17", "P6-20")
+@pytest.mark.parametrize("how", ["fenced", "revoked"])
+def test_a_request_id_that_serves_again_hides_no_last_gap(how: str) -> None:
+    world = World()
+    client = world.connect()
+    first = client.subscribe(0)
+    subscription = client.one(first, fr.Subscribed).subscription_id
+    world.auto_commit = False
+    client.send(client.create(1, request=first.request_id))
+    if how == "fenced":
+        world.engine.fence("test")
+    else:
+        world.engine.set_registry(EMPTY, world.now)
+    tail = client.pull()
+    assert [type(frame) for frame in tail] == [fr.Gap, fr.CoordErrorFrame]
+    assert client.gaps()[0].subscription_id == subscription
+
+
+@pytest.mark.req("P10-17", "P12-17")
+def test_a_reservation_that_went_live_has_its_last_gap_also_when_its_ack_was_not_taken() -> None:
+    world = World()
+    client = world.connect()
+    begin = client.ask(client.open_snapshot(reserve=True))[0]
+    assert isinstance(begin, fr.SnapshotBegin)
+    client.send(client.applied(begin, 1, 1_000))
+    world.engine.fence("test")
+    tail = client.pull()
+    assert [type(frame) for frame in tail] == [fr.Gap, fr.CoordErrorFrame]
+    assert client.gaps()[0].subscription_id == begin.subscription_id
+
+
+@pytest.mark.req("P12-16", "P4-11")
+@pytest.mark.parametrize("clock", ["wall", "mono"])
+def test_nobody_is_welcomed_under_an_expired_certificate(clock: str) -> None:
+    expiring = FakeAuthority(wall_expiry=START.wall + 60) if clock == "wall" else FakeAuthority(deadline_mono=5_060.0)
+    world = World(authority=expiring)
+    world.advance(60, tick=False)
+    with pytest.raises(AuthorityFenced):
+        world.connect()
+    assert world.engine.fenced is not None
+    assert world.used() == {}

@@ -194,6 +194,8 @@ def activate(
             raise ActivationRefused("the witness has lost activations that this store has seen; it must not be used")
         trace(Step.INSTALL)
         authority = activation.authority
+        if not authority.valid(clock()):
+            raise ActivationRefused("the certificate expired before it was installed")
         store.install(authority.epoch, authority.activation_sequence, authority.token_sha256, incarnation)
     return activation
 

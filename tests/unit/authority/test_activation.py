@@ -108,6 +108,20 @@ def test_a_recovery_that_outlives_the_certificate_binds_nothing(house: House) ->
     assert not house.socket.exists()
 
 
+@pytest.mark.req("P12-16", "P12-20", "P12-21")
+def test_a_certificate_that_ran_out_on_the_way_is_not_installed(house: House) -> None:
+    store = house.open()
+
+    def step(step: Step) -> None:
+        if step is Step.INSTALL:
+            house.clock.advance(LIFE)
+
+    house.step = step  # type: ignore[method-assign]
+    with pytest.raises(ActivationRefused, match="expired"):
+        house.activate(store)
+    assert store.installed().epoch == 0
+
+
 class Lockless:
     """A store whose lock was lost."""
 

@@ -102,5 +102,13 @@ class Committer:
             self._failed(f"a commit failed: {failure}")
         else:
             self._observer.batch(len(batch.operations), now.mono - taken)
-            self._engine.batch_durable(batch, now)
+            self._tell(batch, now)
         self._submit()
+
+    def _tell(self, batch: Batch, now: Now) -> None:
+        try:
+            self._engine.batch_durable(batch, now)
+        except Exception as error:
+            # It is on disk, but replies and events can not go out in order any more: nobody may wait for them.
+            self._failed(f"an internal failure behind a commit ({type(error).__name__})")
+            self._loop.call_exception_handler({"message": "a durable batch", "exception": error})

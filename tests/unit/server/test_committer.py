@@ -13,6 +13,7 @@ import pytest
 
 from sidecar.base.clock import Now
 from sidecar.coordinator.committer import MAX_IN_FLIGHT, Committer
+from sidecar.coordinator.engine.state import Batch
 from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.wire import frames as fr
 from tests.unit.engine.fakes import START, FakeAuthority
@@ -144,3 +145,21 @@ async def test_nothing_is_committed_once_the_engine_is_fenced(stage: Stage) -> N
 async def test_draining_an_idle_committer_returns(stage: Stage) -> None:
     await stage.committer.drain()
     assert stage.failures == []
+
+
+@pytest.mark.req("P13-08")
+@staged
+async def test_a_failure_behind_a_commit_is_told_and_nobody_waits_for_ever(stage: Stage) -> None:
+    client = stage.world.connect()
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: seen.append(context))
+
+    def broken(batch: Batch, now: Now) -> None:
+        raise RuntimeError
+
+    stage.world.engine.batch_durable = broken  # type: ignore[method-assign]
+    stage.create(client, 1)
+    async with asyncio.timeout(20):
+        await stage.committer.drain()
+    assert stage.failures == ["an internal failure behind a commit (RuntimeError)"]
+    assert [type(context["exception"]) for context in seen] == [RuntimeError]

@@ -331,7 +331,9 @@ class ClientSession(ClientConnection):
 
     def _drop_reservation(self, snapshot: _Snapshot, error: ProtocolError) -> None:
         staging = snapshot.staging
-        stream = None if staging is None or staging.subscription_id is None else self._streams[staging.subscription_id]
+        reserved = None if staging is None else staging.subscription_id
+        # It may be replaced already by the snapshot that healed it.
+        stream = None if reserved is None else self._streams.get(reserved)
         if stream is not None and stream.state is StreamState.RESERVED_SNAPSHOT:
             self._emit(stream.go_stale(f"the snapshot that it continues was refused ({error.code.name})"))
 

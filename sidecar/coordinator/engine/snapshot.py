@@ -83,7 +83,8 @@ class Snapshots:
         replaced = self._replaced(conn, frame.replace_paused_subscription, reserve)
         state = runtime.durable
         families = list(conn.visibility.cut(state))
-        if max((family.largest for family in families), default=0) > page_room(conn.selected.page_bytes, CURSOR_BYTES):
+        largest = max((family.largest for family in families), default=0)
+        if largest and largest > page_room(conn.selected.page_bytes, CURSOR_BYTES):
             raise ResourceExhausted("a record is larger than the selected page")
         slots = 1 if reserve and replaced is None else 0
         pinned = sum(family.nbytes for family in families)

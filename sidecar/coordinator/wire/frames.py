@@ -441,7 +441,8 @@ def _check_selected(frame: Frame, selected: Limits) -> None:
     bounded = frame.typed_payload()
     if bounded is not None:
         if len(frame.fields.leaf_view(bounded.id)) > selected.typed_payload:
-            raise FrameTooLargeError(f"{frame.TITLE}: payload is above the selected {selected.typed_payload} bytes")
+            detail = f"{frame.TITLE}: payload is above the selected {selected.typed_payload} bytes"
+            raise FrameTooLargeError(detail, request_id=getattr(frame, "request_id", None))
     elif isinstance(frame, SnapshotPage | ReplayPage):
         count = len(frame.records if isinstance(frame, SnapshotPage) else frame.events)
         if count > selected.page_records:

@@ -12,9 +12,10 @@ from sidecar.coordinator import client_events as ev
 from sidecar.coordinator.client_core import SyncState
 from sidecar.coordinator.client_errors import ConnectionLost, PeerFault, VerificationFailed
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import ErrorCode, ObjectKind
+from sidecar.coordinator.wire.enums import ErrorCode, GapReason, ObjectKind
 from sidecar.coordinator.wire.errors import CursorInvalid, LocalProtocolError, ResourceExhausted
 from sidecar.coordinator.wire.fields import Frame
+from sidecar.coordinator.wire.ids import DeliveryCut, EventCut
 from sidecar.coordinator.wire.limits import Limits
 from sidecar.coordinator.wire.payloads import SignalRecord
 from sidecar.coordinator.wire.records import SnapshotRecord
@@ -310,3 +311,26 @@ def test_initial_credit_above_the_maxima_is_the_callers_mistake(credit: tuple[in
     with pytest.raises(LocalProtocolError):
         rig.session.open_snapshot(reserve=True, credit=credit)
     assert rig.session.open_requests == 0
+
+
+def test_a_late_refusal_of_a_reservation_that_was_replaced_breaks_nothing() -> None:
+    rig = Rig(world_of(1), rewrite=changing(fr.Ack, lambda ack: None)).start()
+    rig.session.open_snapshot(reserve=True)
+    rig.go()
+    (applied,) = rig.server.of(fr.SnapshotApplied)
+    assert applied.subscription_id is not None
+    gap = fr.Gap(
+        subscription_id=applied.subscription_id,
+        last_contiguous_delivery=DeliveryCut(0),
+        last_contiguous_event=EventCut(1),
+        reason=GapReason.QUEUE_OVERFLOW,
+    )
+    rig.session.feed(gap.encode(), rig.now)
+    rig.server.streams[applied.subscription_id].paused = True
+    rig.session.open_snapshot(reserve=True, replaces=applied.subscription_id)
+    rig.go()
+    late = fr.CoordErrorFrame(request_id=applied.request_id, code=ErrorCode.CURSOR_INVALID, message="")
+    rig.session.feed(late.encode(), rig.now)
+    rig.go()
+    assert not rig.of(ev.Closed)
+    assert [type(refused.error) for refused in rig.of(ev.Refused)] == [CursorInvalid]

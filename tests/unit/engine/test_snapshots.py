@@ -383,3 +383,12 @@ def test_there_is_no_selector_but_the_whole_authority(client: Client, reserve: b
         "snapshot_id",
         "subscription_id",
     }
+
+
+@pytest.mark.req("P9-17")
+def test_an_empty_snapshot_needs_no_room_for_a_page() -> None:
+    tiny = World().connect(selected=Limits(8_192, 1, 1, 1, 64, 65_536))
+    begin, end = tiny.ask(tiny.open_snapshot())
+    assert isinstance(begin, fr.SnapshotBegin)
+    assert isinstance(end, fr.SnapshotEnd)
+    assert (begin.first_cursor, end.page_count, end.record_count) == (None, 0, 0)

@@ -180,6 +180,7 @@ def test_a_typed_payload_is_bounded_by_the_selected_and_the_hard_cap() -> None:
     with pytest.raises(FrameTooLargeError) as caught:
         frames.decode_frame(kind, with_field(command, "payload", leaf_image(SMALL.typed_payload + 1)), SMALL)
     assert caught.value.fatal
+    assert caught.value.request_id == command.fields.u32(1), "a fatal error names its request when it was decoded"
     for size in (HARD.typed_payload - 1, HARD.typed_payload):
         assert frames.decode_frame(kind, with_field(command, "payload", leaf_image(size)), HARD)
     for selected in (None, HARD):

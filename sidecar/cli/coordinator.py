@@ -26,7 +26,6 @@ from sidecar.cli.coordinator_target import (
     target_of,
 )
 from sidecar.coordinator.client import CoordinatorClient, Outcome, ReconnectPolicy
-from sidecar.coordinator.client_trust import Admission
 from sidecar.coordinator.client_watch import Broken, Cut, Restored, Watched, watch
 from sidecar.coordinator.pins import PinFile
 from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
@@ -65,7 +64,16 @@ def command() -> None:
 @command.command(epilog=EXIT_HELP)
 @connection_options
 def hello(**options: Any) -> None:
-    """Connect, verify, and show who answers and what it grants."""
+    """Connect, verify, and show who answers and what it grants.
+
+    The admission says how the authority relates to what this client had pinned.
+
+    \b
+    --json    table
+    first     new authority, pinned now
+    same      authority already pinned, same activation
+    higher    later activation of the pinned authority adopted
+    """
     target = target_of(options)
 
     async def work(client: CoordinatorClient) -> int:
@@ -78,8 +86,7 @@ def hello(**options: Any) -> None:
         shown["capabilities"] = ",".join(shown["capabilities"]) or "-"
         for name in ("certificate_expires_at", "grant_expires_at"):
             shown[name] = show.instant(shown[name])
-        if client.welcome.admission is Admission.HIGHER:
-            shown["admission"] = "later activation; current after the next snapshot"
+        shown["admission"] = show.ADMISSION[client.welcome.admission]
         rows = [*shown.items(), *((f"limit {name}", value) for name, value in limits.items())]
         click.echo(show.table(("WHAT", "VALUE"), [(name, str(value)) for name, value in rows]))
         return Exit.OK

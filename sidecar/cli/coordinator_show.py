@@ -9,7 +9,7 @@ from typing import Any, Final
 from sidecar.base.ed25519 import digest_text
 from sidecar.cli.main import one_line
 from sidecar.coordinator.client_events import Snapshot, Welcome, WorkEvent
-from sidecar.coordinator.client_trust import Pin, Standing
+from sidecar.coordinator.client_trust import Admission, Pin, Standing
 from sidecar.coordinator.wire.enums import Capability, ObjectKind, Scope
 from sidecar.coordinator.wire.fields import Body
 from sidecar.coordinator.wire.images import Record
@@ -25,6 +25,13 @@ from sidecar.coordinator.wire.records import (
 )
 
 _DETAIL: Final = 60
+
+ADMISSION: Final[dict[Admission, str]] = {
+    Admission.FIRST: "new authority, pinned now",
+    Admission.SAME: "authority already pinned, same activation",
+    Admission.HIGHER: "later activation of the pinned authority adopted; current after the next snapshot",
+}
+"""What an admission means, for people; JSON has the word that is its value."""
 
 
 def value_of(value: Any) -> Any:

@@ -234,8 +234,10 @@ def test_a_changed_authority_ends_with_4_until_an_operator_trusts_it(own: Cluste
     options = [*explicit(own, pins), "--key-file", str(own.key_file("operator"))]
     first = cli("hello", "--json", *options)
     old = document(first)["authority"]
+    assert document(first)["admission"] == "first"
     assert first.stderr == f"sidecar: first use: pinned authority {old} in {pins}\n"
-    assert cli("hello", *options).stderr == ""
+    again = cli("hello", *options)
+    assert (again.stderr, "authority already pinned, same activation\n" in again.stdout) == ("", True)
     own.stop()
     (own.state_dir / KEY_NAME).unlink()
     new = digest_text(fingerprint(init_authority_key(own.state_dir, os.urandom).public_key))
@@ -251,6 +253,7 @@ def test_a_changed_authority_ends_with_4_until_an_operator_trusts_it(own: Cluste
     assert cli("pins", "trust", "--pins", str(pins), new).returncode == 0
     trusted = document(cli("pins", "trust", "--json", "--pins", str(pins), new))
     assert trusted == {"authority": new, "state": "approved"}
+    assert "new authority, pinned now\n" in cli("hello", *options).stdout
     assert document(cli("hello", "--json", *options))["authority"] == new
     assert "; --authority says which one is accepted" in one_line(cli("hello", *options, "--authority", old), 4)
     listed = document(cli("pins", "list", "--json", "--pins", str(pins)))

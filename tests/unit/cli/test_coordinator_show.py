@@ -10,6 +10,8 @@ import pytest
 
 from sidecar.base.ed25519 import parse_digest_text
 from sidecar.cli import coordinator_show as show
+from sidecar.cli.coordinator import hello
+from sidecar.coordinator.client_trust import Admission
 from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.fields import Body
 from sidecar.coordinator.wire.images import Record
@@ -57,3 +59,10 @@ def test_the_table_shows_the_whole_key_id_of_an_operation() -> None:
     *_, detail = show.record_row(record)
     assert detail == f"principal={show.record_of(record)['principal_key_id']}"
     parse_digest_text(detail.removeprefix("principal="))
+
+
+def test_every_admission_has_its_words_and_the_help_has_both() -> None:
+    assert set(show.ADMISSION) == set(Admission)
+    assert [admission.value for admission in Admission] == ["first", "same", "higher"], "scripts read these"
+    for admission, words in show.ADMISSION.items():
+        assert f"{admission.value:<10}{words.split(';')[0]}\n" in (hello.help or "") + "\n"

@@ -17,6 +17,7 @@ from sidecar.cli.coordinator_target import (
     CommandFailed,
     Exit,
     FingerprintType,
+    Group,
     HexType,
     Target,
     connection_options,
@@ -52,7 +53,7 @@ from sidecar.coordinator.wire.records import (
 _WATCH_SECONDS: Final = 120.0
 
 
-@click.group(name="coordinator", epilog=EXIT_HELP)
+@click.group(name="coordinator", cls=Group, epilog=EXIT_HELP)
 def command() -> None:
     """Durable work: hello, snapshot, watch, objectives, operations.
 

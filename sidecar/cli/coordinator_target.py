@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -176,38 +177,67 @@ class FingerprintType(click.ParamType[bytes]):
 
 
 _CAPABILITIES: Final = [bit.name or "" for bit in Capability if bit & OFFERED]
+
+
+class _ConnectionOption(click.Option):
+    """An option that stands in the help under a title of its own."""
+
+
+class Command(click.Command):
+    """A command whose help shows its own options first and those of the connection after them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection options": []}
+        for option in self.get_params(ctx):
+            shown = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if shown is not None:
+                sections["Connection options" if isinstance(option, _ConnectionOption) else "Options"].append(shown)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class Group(click.Group):
+    """A group of such commands, and of such groups."""
+
+    command_class = Command
+    group_class = type
+
+
+_connection: Final = functools.partial(click.option, cls=_ConnectionOption)
 _OPTIONS: Final = (
-    click.option(
+    _connection(
         "--dev",
         type=click.Path(path_type=Path, file_okay=False),
         help="Directory of a running `sidecar dev`: gives socket, key, witness and pins.",
     ),
-    click.option("--as", "workload", default="operator", show_default=True, help="With --dev: whose key to use."),
-    click.option("--socket", type=click.Path(path_type=Path), help="Unix socket of the coordinator."),
-    click.option("--key-file", type=click.Path(), help="Private key: owner-only file of 32 bytes."),
-    click.option("--key-fd", type=click.IntRange(0), help="Private key: inherited descriptor that delivers 32 bytes."),
-    click.option("--key-credential", metavar="NAME", help="Private key: credential of the service manager."),
-    click.option("--pins", type=click.Path(path_type=Path, dir_okay=False), help="Pin file of this client."),
-    click.option("--witness-id", type=HexType(16), help="Witness to trust, needed until the authority is pinned."),
-    click.option("--witness-key", type=HexType(32), help="Public key of that witness."),
-    click.option("--authority", type=FingerprintType(), help="Accept only this authority."),
-    click.option("--scopes", type=ScopesType(), help="Scopes to ask for.  [default: all that the key has]"),
-    click.option("--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."),
-    click.option(
+    _connection("--as", "workload", default="operator", show_default=True, help="With --dev: whose key to use."),
+    _connection("--socket", type=click.Path(path_type=Path), help="Unix socket of the coordinator."),
+    _connection("--key-file", type=click.Path(), help="Private key: owner-only file of 32 bytes."),
+    _connection("--key-fd", type=click.IntRange(0), help="Private key: inherited descriptor that delivers 32 bytes."),
+    _connection("--key-credential", metavar="NAME", help="Private key: credential of the service manager."),
+    _connection("--pins", type=click.Path(path_type=Path, dir_okay=False), help="Pin file of this client."),
+    _connection("--witness-id", type=HexType(16), help="Witness to trust, needed until the authority is pinned."),
+    _connection("--witness-key", type=HexType(32), help="Public key of that witness."),
+    _connection("--authority", type=FingerprintType(), help="Accept only this authority."),
+    _connection("--scopes", type=ScopesType(), help="Scopes to ask for.  [default: all that the key has]"),
+    _connection("--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."),
+    _connection(
         "--wait",
         type=SecondsType(0, 86_400),
         default=0.0,
         show_default=True,
         help="Seconds to wait for the server.",
     ),
-    click.option(
+    _connection(
         "--recover",
         type=SecondsType(0, 86_400),
         default=10.0,
         show_default=True,
         help="Seconds to look up what became of a command whose reply was lost.",
     ),
-    click.option(
+    _connection(
         "--timeout",
         "patience",
         type=SecondsType(0.01, 3_600),
@@ -220,7 +250,7 @@ _OPTIONS: Final = (
 
 
 def connection_options(function: F) -> F:
-    """The options that every command has."""
+    """The options of the connection, and --json, that every command has."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function

@@ -81,6 +81,40 @@ def test_the_options_of_a_command_come_before_those_of_every_command() -> None:
         assert options[-1] == "--json"
 
 
+OWN_OPTIONS = {
+    "hello": [],
+    "ping": [],
+    "snapshot": [],
+    "watch": ["--after", "--no-heal"],
+    "objective create": ["--file", "--id", "--operation-id"],
+    "objective update": ["--file", "--revision", "--operation-id"],
+    "operation get": [],
+}
+CONNECTION_OPTIONS = [
+    "--dev", "--as", "--socket", "--key-file", "--key-fd", "--key-credential", "--pins", "--witness-id",
+    "--witness-key", "--authority", "--scopes", "--require", "--wait", "--recover", "--timeout",
+]  # fmt: skip
+
+
+def test_the_options_of_the_connection_have_a_section_of_their_own() -> None:
+    found = {name.removeprefix("coordinator "): command for name, command in leaves(module.command)}
+    for name, own in OWN_OPTIONS.items():
+        context = click.Context(found[name], help_option_names=["-h", "--help"])
+        text = found[name].get_help(context).split("\nExit codes:")[0]
+        before, shared = text.split("\nConnection options:\n")
+        assert re.findall(r"^  (?:-h, )?(--[a-z-]+)", before.split("\nOptions:\n")[1], re.MULTILINE) == [
+            *own,
+            "--json",
+            "--help",
+        ]
+        assert re.findall(r"^  (--[a-z-]+)", shared, re.MULTILINE) == CONNECTION_OPTIONS
+
+
+def test_every_command_that_talks_to_a_coordinator_is_among_them() -> None:
+    talking = {name for name, command in leaves(module.command) if any(p.name == "socket" for p in command.params)}
+    assert talking == {f"coordinator {name}" for name in OWN_OPTIONS}
+
+
 def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:
     for arguments in ((), ("workload",)):
         done = run(*arguments)

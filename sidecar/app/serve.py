@@ -23,6 +23,7 @@ from sidecar.base.clock import system_now
 from sidecar.base.ed25519 import InvalidKey, SigningKey, digest_text, fingerprint
 from sidecar.base.keysource import load_seed_file
 from sidecar.base.safefile import UnsafeFile
+from sidecar.base.unixsocket import SocketFile
 from sidecar.base.witnessing import WitnessError
 from sidecar.coordinator.authority.activation import Activation, ActivationRefused, activate
 from sidecar.coordinator.authority.certificate import CertificateInvalid, WitnessPin
@@ -35,7 +36,6 @@ from sidecar.coordinator.server import CoordinatorServer, Parts
 from sidecar.coordinator.session import HandshakeEnv
 from sidecar.coordinator.store.errors import StoreError
 from sidecar.coordinator.store.sqlite import SqliteStore
-from sidecar.coordinator.transport.socketfile import SocketFile
 from sidecar.coordinator.wire.enums import FrameType
 from sidecar.coordinator.wire.errors import MalformedMessage
 from sidecar.coordinator.wire.ids import CounterWrap
@@ -73,7 +73,9 @@ def serve(config: ServeConfig) -> None:
         try:
             _serve(config, log)
         except CannotServe as error:
-            log.error("stopped", exit_code=int(error.exit_code), problem=str(error))
+            # A start that fails is told once: on standard error the command's own line says it, for people.
+            if config.log.file is not None or error.exit_code is ExitCode.FENCED:
+                log.error("stopped", exit_code=int(error.exit_code), problem=str(error))
             raise
         except Exception as error:
             log.error("stopped", exit_code=int(ExitCode.INTERNAL), problem=error)

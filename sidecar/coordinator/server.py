@@ -17,6 +17,7 @@ from traceback import extract_tb
 from typing import Final
 
 from sidecar.base.clock import Now
+from sidecar.base.unixsocket import BACKLOG, SocketFile
 from sidecar.base.witnessing import WitnessError, WitnessRefused
 from sidecar.coordinator.authority.activation import Activation, Witness
 from sidecar.coordinator.authority.proof import ChannelBinding
@@ -26,7 +27,6 @@ from sidecar.coordinator.committer import Committer
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.session import HandshakeEnv, ServerSession
 from sidecar.coordinator.store.sqlite import SqliteStore
-from sidecar.coordinator.transport.socketfile import BACKLOG, SocketFile
 from sidecar.coordinator.transport.unix import UnixConnection
 from sidecar.coordinator.wire.records import ActivationCertificate
 from sidecar.ops.logging import Log

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.base.ed25519 import SigningKey
+from sidecar.base.unixsocket import peer_uid
 from sidecar.base.witnessing import (
     Refusal,
     WitnessError,
@@ -24,7 +25,6 @@ from sidecar.coordinator.wire.ids import ActivationSequence, AuthorityEpoch, Coo
 from sidecar.coordinator.wire.records import ActivationCertificate
 from sidecar.witness.messages import Activate, Granted, Last, Refused, Relinquish, Renew, Reply, Report, Request
 from sidecar.witness.protocol import ClientExchange
-from sidecar.witness.sockets import peer_uid
 
 _READ_BYTES: Final = 4096
 RENEWAL_SHARE: Final = 1 / 8

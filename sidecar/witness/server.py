@@ -6,24 +6,32 @@ A connection carries one request. The loop never waits for the disk, and the wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import uvloop
 
+from sidecar.base.unixsocket import BACKLOG, CannotBind, SocketFile, peer_uid
 from sidecar.base.witnessing import WitnessProtocolError
 from sidecar.ops import signals
+from sidecar.ops.exitcodes import ExitCode
 from sidecar.ops.logging import Log
 from sidecar.witness.clock import SystemClock
 from sidecar.witness.config import WitnessSettings
 from sidecar.witness.messages import NONCE_BYTES, Reply
 from sidecar.witness.protocol import ServerExchange, SignedRequest, encode_reply
 from sidecar.witness.service import WitnessService
-from sidecar.witness.sockets import listening, peer_uid
 from sidecar.witness.store import Identity, WitnessStore
+
+
+class CannotListen(Exception):  # noqa: N818 - a state of the path, not a mishap
+    """Nothing can be served at the configured path; one line says why."""
+
+    exit_code = ExitCode.CANNOT_BIND
 
 
 class _Peer(asyncio.Protocol):
@@ -112,7 +120,7 @@ class WitnessServer:
     async def serve(self, sock: socket.socket, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then finish what was asked, and return. The socket is closed."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: _Peer(self), sock=sock)
+        server = await loop.create_unix_server(lambda: _Peer(self), sock=sock, backlog=BACKLOG)
         try:
             await stop.wait()
         finally:
@@ -178,6 +186,20 @@ class WitnessServer:
         self._log.warning("witness_connection_dropped", reason=reason)
 
 
+@contextlib.contextmanager
+def listening(file: SocketFile) -> Iterator[socket.socket]:
+    """The listening socket of ``file``, which is removed at the end. Raises :exc:`CannotListen`."""
+    try:
+        sock = file.open()
+    except CannotBind as error:
+        raise CannotListen(str(error)) from None
+    try:
+        with sock:
+            yield sock
+    finally:
+        file.close()
+
+
 def run(
     settings: WitnessSettings, log: Log, *, entropy: Callable[[int], bytes], ready: Callable[[Identity], None]
 ) -> None:
@@ -205,7 +227,7 @@ def run(
             log=log,
         )
         try:
-            with listening(settings.socket) as sock:
+            with listening(SocketFile(settings.socket)) as sock:
                 ready(service.identity)
                 await server.serve(sock, stop)
         finally:

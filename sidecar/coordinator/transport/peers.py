@@ -5,11 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Final
 
+from sidecar.base.unixsocket import peer_ids
 from sidecar.coordinator.authority.proof import ChannelBinding, uds_binding
-
-_UCRED: Final = struct.Struct("iII")
 
 
 class PeerRefused(Exception):  # noqa: N818 - an answer, not a mishap
@@ -44,7 +42,7 @@ def peer_of(fileno: int) -> Peer:
     """SO_PEERCRED of a connected Unix socket. Raises PeerRefused where the kernel does not tell."""
     handle = socket.socket(fileno=fileno)
     try:
-        pid, uid, gid = _UCRED.unpack(handle.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid, uid, gid = peer_ids(handle)
     except (OSError, struct.error):
         raise PeerRefused("peer_unknown", "the kernel does not tell who the peer is") from None
     finally:

@@ -17,6 +17,7 @@ import uvloop
 from sidecar.base.clock import Now, system_now
 from sidecar.base.ed25519 import SigningKey
 from sidecar.base.secret import Secret
+from sidecar.base.unixsocket import SocketFile
 from sidecar.base.witnessing import Refusal, WitnessRefused, WitnessUnavailable
 from sidecar.coordinator.authority.activation import activate
 from sidecar.coordinator.authority.certificate import WitnessPin, sign_certificate
@@ -28,7 +29,6 @@ from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.server import SILENT_SECONDS, CoordinatorServer, Parts
 from sidecar.coordinator.session import HandshakeEnv
 from sidecar.coordinator.store.sqlite import SqliteStore
-from sidecar.coordinator.transport.socketfile import SocketFile
 from sidecar.coordinator.wire.records import ActivationCertificate
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics

@@ -16,10 +16,10 @@ import pytest
 import uvloop
 
 from sidecar.base.clock import Now
+from sidecar.base.unixsocket import SocketFile
 from sidecar.coordinator.authority.proof import ChannelBinding, uds_binding
 from sidecar.coordinator.session import ServerSession
 from sidecar.coordinator.transport.peers import Peer, PeerRefused, peer_of
-from sidecar.coordinator.transport.socketfile import SocketFile
 from sidecar.coordinator.transport.unix import WRITE_HIGH, UnixConnection
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode

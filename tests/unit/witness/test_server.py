@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.base.unixsocket import SocketFile
 from sidecar.base.witnessing import Refusal, WitnessProtocolError, WitnessRefused, WitnessUnavailable
 from sidecar.coordinator.authority.certificate import sign_certificate
 from sidecar.coordinator.wire.ids import AuthorityEpoch, activation_witness_id
@@ -24,8 +25,7 @@ from sidecar.witness.client import WitnessClient
 from sidecar.witness.clock import SystemClock
 from sidecar.witness.messages import Kind, Last, Report
 from sidecar.witness.protocol import ClientExchange
-from sidecar.witness.server import WitnessServer
-from sidecar.witness.sockets import CannotListen, listening
+from sidecar.witness.server import CannotListen, WitnessServer, listening
 from sidecar.witness.state import SECOND
 from tests.unit.witness.rig import COORDINATOR, Clock, LocalWitness, client_key, incarnation
 
@@ -59,7 +59,7 @@ class Running:
             log=Log(self.local.log),
             uid=uid,
         )
-        with listening(self.path) as sock:
+        with listening(SocketFile(self.path)) as sock:
             self._ready.set()
             await server.serve(sock, self._stop)
 
@@ -316,38 +316,42 @@ def test_a_dead_servers_socket_is_replaced(tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    with listening(path) as sock:
+    with listening(SocketFile(path)) as sock:
         assert sock.getsockname() == str(path)
     assert not path.exists()
 
 
 def test_a_live_socket_and_other_files_are_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "run" / "witness.sock"
-    with listening(path), pytest.raises(CannotListen, match="served by another") as caught, listening(path):
+    with (
+        listening(SocketFile(path)),
+        pytest.raises(CannotListen, match="served by another") as caught,
+        listening(SocketFile(path)),
+    ):
         pass
     assert caught.value.exit_code == ExitCode.CANNOT_BIND
     path.write_text("mine")
-    with pytest.raises(CannotListen, match="not a socket"), listening(path):
+    with pytest.raises(CannotListen, match="not a socket"), listening(SocketFile(path)):
         pass
     assert path.read_text() == "mine"
     path.unlink()
     path.parent.chmod(0o755)
-    with pytest.raises(CannotListen, match="chmod 700"), listening(path):
+    with pytest.raises(CannotListen, match="chmod 700"), listening(SocketFile(path)):
         pass
 
 
 def test_a_path_that_no_address_can_hold_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotListen, match="too long"), listening(tmp_path / ("x" * 150)):
+    with pytest.raises(CannotListen, match="too long"), listening(SocketFile(tmp_path / ("x" * 150))):
         pass
 
 
 def test_a_socket_that_somebody_put_in_our_place_stays(tmp_path: Path) -> None:
     path = tmp_path / "run" / "witness.sock"
-    with listening(path):
+    with listening(SocketFile(path)):
         path.rename(tmp_path / "ours")  # keeps the inode in use
         path.write_text("theirs")
     assert path.read_text() == "theirs"
-    with listening(tmp_path / "run" / "second.sock"):
+    with listening(SocketFile(tmp_path / "run" / "second.sock")):
         (tmp_path / "run" / "second.sock").unlink()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.coordinator.transport.socketfile import MAX_PATH, CannotBind, SocketFile
+from sidecar.base.unixsocket import MAX_PATH, CannotBind, SocketFile
 
 
 @pytest.fixture
@@ -117,3 +117,44 @@ def test_a_server_knows_whether_clients_still_find_it(path: Path) -> None:
         assert not file.in_place()
         path.touch()
         assert not file.in_place()
+
+
+RIVAL = """
+import sys
+from pathlib import Path
+from sidecar.base.unixsocket import CannotBind, SocketFile
+sys.stdin.readline()
+try:
+    listener = SocketFile(Path(sys.argv[1])).open()
+    print("serves", flush=True)
+except CannotBind:
+    print("refused", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_many_that_start_at_once_on_a_stale_file_one_serves(path: Path) -> None:
+    """Between bind and listen a socket looks stale: who looks at it then must not take it away."""
+    path.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    rivals = [
+        subprocess.Popen(
+            [sys.executable, "-c", RIVAL, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(6)
+    ]
+    told = []
+    for line in ("start\n", "end\n"):
+        for rival in rivals:
+            assert rival.stdin is not None
+            rival.stdin.write(line)
+            rival.stdin.flush()
+        if line == "start\n":
+            for rival in rivals:
+                assert rival.stdout is not None
+                told.append(rival.stdout.readline().strip())
+            connect(path)
+    for rival in rivals:
+        rival.communicate()
+    assert sorted(told) == ["refused"] * 5 + ["serves"]

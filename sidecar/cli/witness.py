@@ -58,8 +58,8 @@ def init(state_dir: Path, as_json: bool) -> None:
 def serve(file: Path) -> None:
     """Run the witness until SIGTERM or SIGINT; prints one JSON line when clients can connect.
 
-    Exit codes: 0 stopped on request, 73 the socket cannot be opened, 74 the state cannot be used (locked, damaged,
-    or an older copy), 78 the configuration is not valid.
+    Exit codes: 0 stopped on request, 73 the socket cannot be opened, or its file was removed or replaced, 74 the state
+    cannot be used (locked, damaged, or an older copy), 78 the configuration is not valid.
     """
     try:
         settings = config.load(file, WitnessConfig)

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Final, cast
 
 import uvloop
 
@@ -27,9 +27,12 @@ from sidecar.witness.protocol import ServerExchange, SignedRequest, encode_reply
 from sidecar.witness.service import WitnessService
 from sidecar.witness.store import Identity, WitnessStore
 
+_LOOK_SECONDS: Final = 0.5
+"""How often the witness looks whether its socket file still is where clients search for it."""
+
 
 class CannotListen(Exception):  # noqa: N818 - a state of the path, not a mishap
-    """Nothing can be served at the configured path; one line says why."""
+    """Nothing can be served, or is served any more, at the configured path; one line says why."""
 
     exit_code = ExitCode.CANNOT_BIND
 
@@ -200,12 +203,38 @@ def listening(file: SocketFile) -> Iterator[socket.socket]:
         file.close()
 
 
+async def _until_lost(file: SocketFile) -> None:
+    while True:
+        if not file.in_place():
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def serve_file(server: WitnessServer, file: SocketFile, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Serve at ``file`` until ``stop`` is set; ``ready`` is called once clients can connect.
+
+    Raises :exc:`CannotListen`, also when clients do not find the file any more: what goes on then serves nobody, and a
+    new start does.
+    """
+    with listening(file) as sock:
+        ready()
+        looking = asyncio.create_task(_until_lost(file))
+        looking.add_done_callback(lambda _: stop.set())
+        try:
+            await server.serve(sock, stop)
+        finally:
+            lost = looking.done()
+            looking.cancel()
+    if lost:
+        raise CannotListen(f"{file.path}: the socket file was removed or replaced, clients do not find this witness")
+
+
 def run(
     settings: WitnessSettings, log: Log, *, entropy: Callable[[int], bytes], ready: Callable[[Identity], None]
 ) -> None:
     """Serve until SIGTERM or SIGINT. ``ready`` is called once clients can connect.
 
-    Raises WitnessStateError (the state cannot be used) or CannotListen before anything is served.
+    Raises WitnessStateError (the state cannot be used) before anything is served, and CannotListen.
     """
     service = WitnessService(
         lambda: WitnessStore.open(settings.state_dir),
@@ -227,9 +256,10 @@ def run(
             log=log,
         )
         try:
-            with listening(SocketFile(settings.socket)) as sock:
-                ready(service.identity)
-                await server.serve(sock, stop)
+            await serve_file(server, SocketFile(settings.socket), stop, lambda: ready(service.identity))
+        except CannotListen as error:
+            log.error("witness_stopped", problem=str(error))
+            raise
         finally:
             undo()
 

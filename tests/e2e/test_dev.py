@@ -18,6 +18,7 @@ from typing import Any
 import nkeys
 import pytest
 
+from sidecar.app.layout import Layout
 from sidecar.base.ed25519 import SigningKey
 from sidecar.base.secret import Secret
 from sidecar.rails.space.nkeys import USER, public_nkey
@@ -131,6 +132,18 @@ def test_a_set_whose_notices_nobody_reads_still_restarts_its_parts(tmp_path: Pat
             eventually(lambda gone=killed: coordinator() != gone)
         assert running.cli("coordinator", "ping").returncode == 0
         assert running.stop() == (0, b"")
+
+
+def test_a_witness_whose_socket_file_is_gone_is_started_again(tmp_path: Path) -> None:
+    with dev_set(tmp_path / "dev", "--certificate-seconds", "30") as running:
+        path = Layout(running.directory).run / "witness.sock"
+        path.unlink()
+        eventually(path.exists)
+        assert running.cli("coordinator", "ping").returncode == 0
+        ready = json.loads((running.directory / "ready.json").read_bytes())
+        assert ready["coordinator"]["pid"] == running.ready["coordinator"]["pid"], "it never lost its authority"
+        assert running.stop() == (0, b"")
+    assert "witness ended with exit code 73; restarting" in running.errors.read_text()
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:

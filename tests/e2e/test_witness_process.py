@@ -296,3 +296,25 @@ def test_bad_peers_hurt_nobody(witness: WitnessProcess) -> None:
         peer.close()
     witness.client().relinquish(coordinator, certificate.activation_sequence, certificate.fencing_token)
     assert witness.end(signal.SIGTERM) == ExitCode.OK
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_witness_whose_socket_file_is_gone_ends(witness: WitnessProcess, how: str) -> None:
+    """It would serve nobody: whoever starts it again brings it back to where clients look."""
+    witness.start()
+    coordinator = CoordinatorId(b"\x07" * 16)
+    witness.client().activate(coordinator, AuthorityEpoch(5), IncarnationId(b"\x01" * 16))
+    witness.socket.unlink()
+    if how == "replaced":
+        witness.socket.write_text("theirs")
+    assert witness.process is not None
+    assert witness.process.wait(PATIENCE) == ExitCode.CANNOT_BIND
+    assert "removed or replaced" in (witness.directory / "witness.log").read_text()
+    if how == "replaced":
+        assert witness.socket.read_text() == "theirs"
+        witness.socket.unlink()
+    assert witness.process.stdout is not None
+    witness.process.stdout.close()
+    witness.start()
+    assert witness.client().last(coordinator) == (5, 1)
+    assert witness.end(signal.SIGTERM) == ExitCode.OK

@@ -51,6 +51,7 @@ def refused(cluster: Cluster, config: Path, path: Path, code: ExitCode) -> str:
     assert len(errors) == 1
     assert errors[0].startswith("sidecar: ") or errors[0].startswith("Error: ")
     assert "Traceback" not in caught.value.stderr
+    assert "stopped" not in [line["event"] for line in program.lines()], "the problem is told once"
     return errors[0]
 
 
@@ -120,6 +121,16 @@ def test_material_that_is_missing_malformed_or_unsafe(cluster: Cluster, tmp_path
     config, state, path = copy_of(cluster, tmp_path)
     damage(state)
     assert str(state) in refused(cluster, config, path, ExitCode.CONFIG) or damage is break_registry_malformed
+
+
+def test_with_a_log_file_a_failed_start_is_told_in_the_file_and_to_people(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "serve.log"
+    config, state, path = copy_of(cluster, tmp_path, log={"file": str(file)})
+    break_key_mode(state)
+    line = refused(cluster, config, path, ExitCode.CONFIG)
+    (logged,) = [json.loads(text) for text in file.read_text().splitlines()]
+    assert (logged["event"], logged["level"], logged["exit_code"]) == ("stopped", "error", ExitCode.CONFIG)
+    assert line == f"sidecar: {logged['problem']}"
 
 
 @pytest.mark.req("P12-24", "P12-21", "P12-23")

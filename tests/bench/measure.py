@@ -28,11 +28,24 @@ def medians(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
+def ratios(results: Mapping[str, float]) -> list[str]:
+    """In words, what the product's own way (the first) costs beside every floor and every plain-Python way."""
+    (name, own), *others = results.items()
+    lines = []
+    for other, seconds in others:
+        if other.startswith("floor: "):
+            lines.append(f"{name} takes {own / seconds:.2f} times its floor ({other.removeprefix('floor: ')})")
+        elif other.startswith("plain Python"):
+            lines.append(f"{other} takes {seconds / own:.2f} times as long as {name}")
+    return lines
+
+
 def report(capsys: pytest.CaptureFixture[str], title: str, ways: Mapping[str, Callable[[], object]]) -> None:
-    """Print one line per way: median per call and its ratio to the first way, which is the product's own."""
+    """Print one line per way, the median per call, and the ratios between them in words."""
     results = medians(ways)
-    own = next(iter(results.values()))
     with capsys.disabled():
         print(f"\n{title}")
         for name, seconds in results.items():
-            print(f"  {name:<34}{seconds * 1e9:>12.0f} ns  {seconds / own:>8.2f} x")
+            print(f"  {name:<36}{seconds * 1e9:>14,.0f} ns")
+        for line in ratios(results):
+            print(f"  -> {line}")

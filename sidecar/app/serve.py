@@ -43,7 +43,7 @@ from sidecar.ops.exitcodes import ExitCode
 from sidecar.ops.health import HealthServer
 from sidecar.ops.logging import Log, open_log
 from sidecar.ops.metrics import Metrics
-from sidecar.ops.signals import on_stop
+from sidecar.ops.signals import StopRequest, StopRequested, on_stop
 from sidecar.witness.client import WitnessClient
 
 CAPABILITIES = 0
@@ -63,15 +63,16 @@ class CannotServe(Exception):  # noqa: N818 - the outcome, as a caller reads it
 def serve(config: ServeConfig) -> None:
     """Run the coordinator until SIGTERM or SIGINT; prints one JSON line on stdout once clients can connect.
 
-    Returns after a clean stop. Raises CannotServe for everything else.
+    Returns after a clean stop, also of a start. Raises CannotServe for everything else. Runs in the main thread only.
     """
     try:
         log = open_log(config.log.level, config.log.format, config.log.file)
     except OSError as error:
         raise CannotServe(ExitCode.CONFIG, f"{config.log.file}: {error.strerror}") from None
-    with contextlib.closing(log):
+    with contextlib.closing(log), StopRequest() as stop:
         try:
-            _serve(config, log)
+            with contextlib.suppress(StopRequested):
+                _serve(config, log, stop)
         except CannotServe as error:
             # A start that fails is told once: on standard error the command's own line says it, for people.
             if config.log.file is not None or error.exit_code is ExitCode.FENCED:
@@ -83,7 +84,7 @@ def serve(config: ServeConfig) -> None:
         log.info("stopped", exit_code=int(ExitCode.OK))
 
 
-def _serve(config: ServeConfig, log: Log) -> None:
+def _serve(config: ServeConfig, log: Log, stop: StopRequest) -> None:
     with _refusing(ExitCode.CONFIG, UnsafeFile, RegistryMalformed, InvalidKey, MalformedMessage, ValueError, OSError):
         key = load_authority_key(config.coordinator.state_dir)
         watcher = RegistryWatcher(config.coordinator.state_dir)
@@ -102,9 +103,7 @@ def _serve(config: ServeConfig, log: Log) -> None:
             _refusing(ExitCode.STORE, StoreError, CounterWrap),
             _refusing(ExitCode.UNAVAILABLE, WitnessError, ActivationRefused, CertificateInvalid),
         ):
-            activation = activate(
-                store, witness, entropy=os.urandom, clock=system_now, pin=pin, wait=config.witness.wait_seconds
-            )
+            activation = _activate(config, store, witness, pin, stop)
         server, metrics = _assemble(config, log, key, watcher, pin, witness, store, activation, policy)
         health = HealthServer(
             config.metrics.listen.host,
@@ -125,11 +124,32 @@ def _serve(config: ServeConfig, log: Log) -> None:
             ):
                 listener = activation.bind(bind)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                fenced = runner.run(_run(config, server, listener, lambda: _announce(config, key, activation, health)))
+                fenced = runner.run(_run(server, listener, lambda: _announce(config, key, activation, health), stop))
         finally:
             health.stop()
     if fenced is not None:
         raise CannotServe(ExitCode.FENCED, f"the authority was lost: {fenced}; start again to activate anew")
+
+
+def _activate(
+    config: ServeConfig, store: SqliteStore, witness: WitnessClient, pin: WitnessPin, stop: StopRequest
+) -> Activation:
+    """Activate. A stop ends it before the next step, and before the next request to the witness; a token that was
+    granted at that moment goes back."""
+    try:
+        return activate(
+            store,
+            witness,
+            entropy=os.urandom,
+            clock=system_now,
+            pin=pin,
+            wait=config.witness.wait_seconds,
+            sleep=stop.sleep,
+            trace=lambda _step: stop.check(),
+        )
+    except WitnessError:
+        stop.check()  # who wants to stop does not care for a witness that keeps silent
+        raise
 
 
 def _assemble(
@@ -179,10 +199,12 @@ def _assemble(
 
 
 async def _run(
-    config: ServeConfig, server: CoordinatorServer, listener: socket.socket, announce: Callable[[], None]
+    server: CoordinatorServer, listener: socket.socket, announce: Callable[[], None], earlier: StopRequest
 ) -> str | None:
     stop = asyncio.Event()
     undo = on_stop(asyncio.get_running_loop(), lambda _number: stop.set())
+    if earlier.requested:
+        stop.set()
     try:
         return await server.serve(listener, announce, stop)
     finally:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from sidecar import __version__
 from sidecar.base.safefile import UnsafeFile
 from sidecar.cli import main as module
 from sidecar.cli.main import SUBCOMMANDS, exit_code_of, main, one_line
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(*arguments: str, python: tuple[str, ...] = ("-m", "sidecar")) -> subprocess.CompletedProcess[str]:
@@ -216,3 +219,30 @@ def test_one_line_is_printable() -> None:
     assert one_line("a\n b\t\tc") == "a b c"
     assert one_line("red \x1b[31m \x9b \u202e \udcff") == "red \\x1b[31m \\x9b \\u202e \\udcff"
     assert one_line("grün 日本") == "grün 日本"
+
+
+def entry_point() -> tuple[str, ...]:
+    """What the console script does, as the package declares it."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["sidecar"]
+    module_name, _, function = declared.partition(":")
+    return ("-c", f"import sys; from {module_name} import {function}; sys.exit({function}())")
+
+
+@pytest.mark.parametrize("python", [("-m", "sidecar"), entry_point()], ids=["module", "script"])
+@pytest.mark.parametrize("loading", ["click", "ctypes"])
+def test_ctrl_c_while_modules_are_loaded_shows_no_traceback(
+    tmp_path: Path, python: tuple[str, ...], loading: str
+) -> None:
+    """The first import of the command line, and one of the command `dev`, are where the signal comes."""
+    (tmp_path / f"{loading}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, *python, "dev", "--dir", str(tmp_path / "dev")],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+    assert not (tmp_path / "dev").exists()

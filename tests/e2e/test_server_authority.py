@@ -268,3 +268,19 @@ def test_a_removed_store_log_fences_and_loses_nothing(tmp_path: Path) -> None:
         with Peer(cluster.socket) as peer:
             peer.login(cluster.key("admin"))
             assert isinstance(peer.lookup(command.operation_id).operation, Succeeded)
+
+
+def test_a_store_log_that_is_cut_fences(tmp_path: Path) -> None:
+    """The file keeps its name and inode; only its size tells."""
+    with Cluster(tmp_path, certificate_seconds=3) as cluster:
+        assert cluster.serve is not None
+        with Peer(cluster.socket) as peer:
+            peer.login(cluster.key("admin"))
+            peer.send(peer.create())
+            peer.expect(fr.CoordCommandResult)
+            os.truncate(cluster.layout.store / "coordinator.db-wal", 0)
+            goodbye(peer, GapReason.EPOCH_CHANGED, ErrorCode.AUTHORITY_FENCED, subscriptions=0)
+        assert cluster.serve.wait() == ExitCode.FENCED
+        cluster.start_serve()
+        with Peer(cluster.socket) as peer:
+            peer.login(cluster.key("admin")).ping()

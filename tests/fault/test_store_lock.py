@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.coordinator.store import errors
+from sidecar.coordinator.store import database, errors
 from sidecar.coordinator.store.sqlite import SqliteStore
 from tests.fault.store_rig import History, activate
 
@@ -123,3 +123,48 @@ def test_a_removed_log_ends_the_writer_and_loses_nothing(tmp_path: Path) -> None
     prefix.next(1, epoch)
     prefix.check(again.load())
     again.close()
+
+
+@pytest.mark.req("P14-05")
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+def test_a_log_that_is_cut_ends_the_writer_and_stays_as_it_is(tmp_path: Path, kept: float) -> None:
+    """What was in the rest is gone, but nothing is acknowledged after it, and what is left opens as it once was."""
+    directory = tmp_path / "store"
+    log = database.log_of(directory / database.NAME)
+    store = SqliteStore.open(directory, entropy=os.urandom)
+    history, epoch = History(), activate(store)
+    for number in range(1, 6):
+        store.commit(history.next(number, epoch), lambda: None)
+    assert store.lock_held()
+    left = int(log.stat().st_size * kept)
+    os.truncate(log, left)
+    assert not store.lock_held()
+    with pytest.raises(errors.StoreLost, match="cut"):
+        store.commit(history.next(6, epoch), lambda: None)
+    store.close()
+    assert log.stat().st_size == left
+    again = SqliteStore.open(directory, entropy=os.urandom)
+    prefix, found = History(), again.load()
+    prefix.skip_to(found.last_sequence)
+    prefix.check(found)
+    again.close()
+
+
+def test_a_log_that_sqlite_shortens_itself_is_no_loss(tmp_path: Path) -> None:
+    """After one huge transaction the log goes back to what is kept of it, and starts over in place."""
+    directory = tmp_path / "store"
+    log = database.log_of(directory / database.NAME)
+    store = SqliteStore.open(directory, entropy=os.urandom)
+    history, epoch = History(), activate(store)
+    huge = f"CREATE TABLE huge AS SELECT zeroblob({database.LOG_KEPT + (8 << 20)}) AS bytes"
+    store._transact(lambda: store._connection.execute(huge), lambda: None)  # type: ignore[arg-type]
+    grown = log.stat().st_size
+    assert grown > database.LOG_KEPT
+    assert store.lock_held()
+    for number in range(1, 4):
+        store.commit(history.next(number, epoch), lambda: None)
+        assert store.lock_held()
+    assert log.stat().st_size == database.LOG_KEPT
+    os.truncate(log, database.LOG_KEPT - 1)
+    assert not store.lock_held()
+    store.close()

@@ -17,6 +17,8 @@ NAME: Final = "coordinator.db"
 _NEW: Final = "coordinator.db.new"
 _SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 _FLAGS: Final = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW | apsw.SQLITE_OPEN_EXRESCODE
+LOG_KEPT: Final = 64 << 20
+"""Bytes below which SQLite never shrinks the log while it is open: it starts over in place after a checkpoint."""
 # EXCLUSIVE keeps SQLite's own lock for the life of the connection: it excludes a second writer even after somebody
 # removed the lock file, and the WAL index stays in memory.
 _SETTINGS: Final = (
@@ -25,7 +27,7 @@ _SETTINGS: Final = (
     "PRAGMA cell_size_check = ON",
     "PRAGMA trusted_schema = OFF",
     "PRAGMA temp_store = MEMORY",
-    "PRAGMA journal_size_limit = 67108864",
+    f"PRAGMA journal_size_limit = {LOG_KEPT}",
 )
 
 
@@ -56,6 +58,11 @@ def open_database(directory: Path, entropy: Callable[[int], bytes]) -> apsw.Conn
 def log_of(path: Path) -> Path:
     """The write-ahead log beside a database."""
     return path.with_name(f"{path.name}-wal")
+
+
+def keep_log(connection: apsw.Connection) -> None:
+    """Closing leaves log and database as they are: no checkpoint from a log that somebody shortened."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def _connect(path: Path) -> apsw.Connection:

@@ -39,7 +39,7 @@ class StoreUnsafe(StoreError):
 
 
 class StoreLost(StoreError):
-    """The lock file or the database was removed or replaced under the running store (P14-05)."""
+    """The lock file, the database or its log was removed, replaced or cut under the running store (P14-05)."""
 
 
 class StaleBatch(StoreError):

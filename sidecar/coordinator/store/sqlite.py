@@ -55,8 +55,11 @@ class SqliteStore:
         self._closed = False
         self._number = 0
         coordinator_id, epoch, activation, token, incarnation, last, pruned = self._authority_row()
-        # Reading opened the log. Removed under the writer, what is committed to it is gone with the process.
-        self._files = {path: os.lstat(path) for path in (self._path, database.log_of(self._path))}
+        # Reading opened the log. Removed or cut under the writer, what is committed to it is gone with the process.
+        self._log = database.log_of(self._path)
+        self._files = {path: os.lstat(path) for path in (self._path, self._log)}
+        self._log_size = 0
+        self._note_log_size()
         self._coordinator_id: bytes = coordinator_id
         self._installed = Installed(schema.from_column(epoch), schema.from_column(activation), token, incarnation)
         self._last_sequence = schema.from_column(last)
@@ -108,10 +111,11 @@ class SqliteStore:
         return self._installed
 
     def lock_held(self) -> bool:
-        """Whether lock file, database and its log still are the files that this store opened (P14-05)."""
+        """Whether lock file, database and its log still are the files that this store opened (P14-05), and nobody cut
+        the log."""
         if self._closed or not self._lock.held():
             return False
-        return all(same_file(path, info) for path, info in self._files.items())
+        return all(same_file(path, info) for path, info in self._files.items()) and not self._log_cut()
 
     def install(self, epoch: int, activation_sequence: int, token_sha256: bytes, incarnation_id: bytes) -> None:
         """Durably install an activation, before it serves anybody (P12-20, P4-09).
@@ -193,10 +197,30 @@ class SqliteStore:
                 # A failed checkpoint loses nothing: the log stays and the next opening reads it. When the names belong
                 # to another store by now SQLite notices and leaves that store's log alone.
                 with contextlib.suppress(apsw.Error):
-                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                    if self._log_cut():
+                        database.keep_log(self._connection)
+                    else:
+                        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 self._connection.close()
             finally:
                 self._lock.release()
+
+    def _log_cut(self) -> bool:
+        """Whether this store's own log is shorter than SQLite ever makes it."""
+        try:
+            size = os.lstat(self._log).st_size
+        except OSError:
+            return False
+        return size < self._log_size and same_file(self._log, self._files[self._log])
+
+    def _note_log_size(self) -> None:
+        with contextlib.suppress(OSError):
+            self._log_size = max(self._log_size, min(os.lstat(self._log).st_size, database.LOG_KEPT))
+
+    def _check_files(self) -> None:
+        if not self.lock_held():
+            reason = "a file of the store was removed, replaced or cut; restart on the right store"
+            raise StoreLost(self._path, reason)
 
     def _authority_row(self) -> tuple[bytes, int, int, bytes, bytes, int, int]:
         try:
@@ -241,13 +265,14 @@ class SqliteStore:
         """One transaction. Any failure stops the store; what ``check`` raises passes as it is."""
         committing = False
         try:
+            self._check_files()  # a large transaction writes to the log before COMMIT, and would make a cut one long
             self._connection.execute("BEGIN IMMEDIATE")
             write()
-            if not self.lock_held():
-                raise StoreLost(self._path, "a file of the store was removed or replaced; restart on the right store")
+            self._check_files()
             check()
             committing = True
             self._connection.execute("COMMIT")
+            self._note_log_size()
         except BaseException as error:
             with contextlib.suppress(apsw.Error):
                 if self._connection.in_transaction:

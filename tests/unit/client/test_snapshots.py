@@ -305,6 +305,7 @@ def test_a_reservation_that_is_not_given_is_a_breach() -> None:
     assert isinstance(nothing_published(rig.go()), PeerFault)
 
 
+@pytest.mark.req("P10-16")
 @pytest.mark.parametrize("credit", [(9, 100), (1, 8193), (-1, 0)])
 def test_initial_credit_above_the_maxima_is_the_callers_mistake(credit: tuple[int, int]) -> None:
     rig = Rig(limits=SMALL).start()

@@ -151,7 +151,7 @@ def test_a_used_operation_id_with_anything_else_conflicts(world: World, client: 
     assert world.engine.stats().head_sequence == 2
 
 
-@pytest.mark.req("P8-14", "P8-10")
+@pytest.mark.req("P8-14", "P8-10", "P8-07")
 def test_order_of_preconditions_is_no_change_and_unknown_fields_are(client: Client) -> None:
     client.done(client.create(1))
     client.done(client.create(2))
@@ -166,6 +166,24 @@ def test_order_of_preconditions_is_no_change_and_unknown_fields_are(client: Clie
     assert client.done(frame).operation == first
     extended = client.create(3, preconditions=held, operation=plain.operation_id)
     client.refused(fr.CoordCommand.decode(extended.body() + b"\x63\x04\x00"), ErrorCode.OPERATION_CONFLICT)
+
+
+@pytest.mark.req("P8-08", "P8-14", "P8-10")
+def test_order_of_payload_fields_is_no_change_and_unknown_ones_are_part_of_it(client: Client) -> None:
+    """The server digests the payload as it would encode it, with everything that it does not know in it."""
+    body = client.create(1).payload
+    parts = [body[:19], body[19:24], body[24:]]
+    assert (parts[0][:3], parts[1][:3], parts[2][:2]) == (b"\x01\x04\x10", b"\x02\x04\x02", b"\x03\x04")
+    unknown = b"\x63\x04\x01"
+    plain = client.command(CommandKind.CREATE_OBJECTIVE, body + unknown + b"a")
+    first = client.done(plain).operation
+    shuffled = b"".join([parts[2], unknown + b"a", parts[0], parts[1]])
+    same = client.command(CommandKind.CREATE_OBJECTIVE, shuffled, operation=plain.operation_id)
+    assert same.payload == shuffled, "it is sent as it was put together"
+    assert client.done(same).operation == first
+    for other in (body, body + unknown + b"b"):
+        changed = client.command(CommandKind.CREATE_OBJECTIVE, other, operation=plain.operation_id)
+        client.refused(changed, ErrorCode.OPERATION_CONFLICT)
 
 
 @pytest.mark.req("P8-05")

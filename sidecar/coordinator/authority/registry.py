@@ -167,8 +167,8 @@ class RegistryWatcher:
             self.fault = None
         except RegistryMalformed as error:
             self.fault = str(error)
-        except (UnsafeFile, OSError) as error:
-            self.fault = str(error)
+        except Exception as error:  # whatever it was, nobody may go on with the content from before
+            self.fault = str(error) or type(error).__name__
             self._seen = None  # may pass without a trace in the signature: look again next time
         return None if self.current is before else self.current
 

@@ -284,3 +284,25 @@ def test_an_unreadable_moment_is_looked_at_again(state: Path) -> None:
     assert watcher.poll() is EMPTY
     path.chmod(0o600)
     assert watcher.poll() is watcher.current is not EMPTY
+
+
+@pytest.mark.req("W2-22")
+def test_a_failure_of_any_kind_leaves_no_older_generation_in_force(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol(state)
+    watcher = RegistryWatcher(state)
+    enrol(state, 1)
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sidecar.coordinator.authority.registry.load_registry", exhausted)
+        assert watcher.poll() is EMPTY
+        assert watcher.fault == "MemoryError"
+        assert watcher.poll() is None
+    again = watcher.poll()
+    assert again is not None
+    assert len(again.records) == len(load_registry(state).records) > 0
+    assert watcher.fault is None

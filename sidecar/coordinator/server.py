@@ -119,6 +119,8 @@ class CoordinatorServer:
             self._bound = False
             self._parts.socket_file.close()
             endpoint.close()
+            for connection in list(self._connections):  # none is left after a stop in order
+                connection.abort()
             ticking.cancel()
             await loop.run_in_executor(None, self._shut_down)
         return self._engine.fenced

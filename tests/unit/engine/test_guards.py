@@ -173,7 +173,7 @@ def test_a_fence_gaps_neither_what_is_paused_nor_what_was_never_named() -> None:
     assert [type(frame) for frame in client.pull()] == [fr.CoordErrorFrame]
 
 
-@pytest.mark.req("P12-17")
+@pytest.mark.req("P12-17", "P12-15", "P12-13")
 def test_the_tick_fences_when_the_renewal_did_not_come_and_a_renewal_prevents_it() -> None:
     world = World(authority=FakeAuthority(wall_expiry=START.wall + 60, deadline_mono=START.mono + 60))
     client = world.connect()

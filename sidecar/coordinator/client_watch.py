@@ -15,6 +15,7 @@ from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
 from sidecar.coordinator.client_errors import ContinuityLost
 from sidecar.coordinator.client_events import Snapshot, Welcome, WorkEvent
 from sidecar.coordinator.client_link import Subscription
+from sidecar.coordinator.wire.errors import CursorInvalid
 from sidecar.coordinator.wire.ids import EventCut, SubscriptionId
 from sidecar.coordinator.wire.records import SnapshotRecord
 
@@ -68,7 +69,7 @@ async def watch(
     known: Mapping[bytes, SnapshotRecord] = {}
     delays = policy.delays()
     if after is None:
-        snapshot, events = await client.follow()
+        snapshot, events = await _follow(client, None, delays)
         yield _cut(Why.START, snapshot, known)
     else:
         events = await client.subscribe(after)
@@ -103,7 +104,26 @@ async def _heal(
             client.disconnect()
     if replaces is None:
         await asyncio.sleep(delay)
-    return await client.follow(replaces=replaces)
+    return await _follow(client, replaces, delays)
+
+
+async def _follow(
+    client: CoordinatorClient, replaces: SubscriptionId | None, delays: Iterator[float]
+) -> tuple[Snapshot, Subscription]:
+    """A snapshot and its stream; taken again when the stream overflowed before the snapshot was applied (P9-27).
+
+    The overflowed stream stays with its connection, so that the next try is made on a new one.
+    """
+    while True:
+        try:
+            return await client.follow(replaces=replaces)
+        except CursorInvalid:
+            delay = next(delays, None)
+            if delay is None:
+                raise
+            client.disconnect()
+            replaces = None
+            await asyncio.sleep(delay)
 
 
 def _cut(why: Why, snapshot: Snapshot, known: Mapping[bytes, SnapshotRecord]) -> Cut:

@@ -6,6 +6,7 @@ requests, snapshots and streams on top.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 
@@ -40,7 +41,7 @@ class ClientState(Enum):
     CLOSED = "closed"
 
 
-class ClientConnection:
+class ClientConnection(ABC):
     """Bytes in, verified events out, for everything but the work itself.
 
     Feed it bytes (``get_buffer``/``buffer_updated`` or ``feed``), the end of input (``eof``) and the time (``timeout``
@@ -202,8 +203,9 @@ class ClientConnection:
         else:
             self._work_frame(frame, body_bytes)
 
+    @abstractmethod
     def _work_frame(self, frame: Frame, body_bytes: int) -> None:
-        raise NotImplementedError
+        """A frame that answers or carries work."""
 
     def _hello_ok(self, frame: fr.CoordHelloOk) -> None:
         welcome = self._handshake.accept(frame, self._now)
@@ -243,8 +245,9 @@ class ClientConnection:
                 self._config.pins.mark_fenced(self._welcome.fingerprint, self._welcome.standing)
             self._close(error)
 
+    @abstractmethod
     def _refuse(self, request_id: int, error: ProtocolError) -> None:
-        raise NotImplementedError
+        """The server refused a request."""
 
     # -- plumbing ---------------------------------------------------------------------------------------------------
 
@@ -267,6 +270,6 @@ class ClientConnection:
             self._state = ClientState.CLOSED
             self._emit(ev.Closed(error, self._abandon()))
 
+    @abstractmethod
     def _abandon(self) -> tuple[int, ...]:
         """Give up everything unfinished; the ids of the open requests."""
-        raise NotImplementedError

@@ -301,6 +301,7 @@ class CoordinatorServer:
 
     async def _renew(self, certificate: ActivationCertificate) -> None:
         renewer, loop = self._parts.renewer, asyncio.get_running_loop()
+        asked = self._clock().mono
         try:
             renewed = await loop.run_in_executor(self._workers, self._parts.witness.renew, certificate)
         except Exception as error:
@@ -311,6 +312,7 @@ class CoordinatorServer:
             before = renewer.authority
             action = renewer.granted(renewed, self._clock())
             outcome = "ok" if renewer.authority is not before else "invalid"
+        self._metrics.histogram("authority_renewal_seconds").observe(self._clock().mono - asked)
         self._metrics.counter("authority_renewals", outcome).inc()
         if action is Action.FENCE:
             self.fence(renewer.reason)

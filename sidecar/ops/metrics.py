@@ -180,6 +180,12 @@ CATALOGUE = (
         (_one_of("outcome", "ok", "refused", "unavailable", "invalid"),),
     ),
     Metric(
+        "sidecar_authority_renewal_seconds",
+        Kind.HISTOGRAM,
+        "Seconds that a renewal took, failed ones included: the wait for the witness.",
+        buckets=SECONDS,
+    ),
+    Metric(
         "sidecar_registry_reloads",
         Kind.COUNTER,
         "Times the key registry changed on disk.",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from sidecar.coordinator import client_events as ev
 from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
@@ -33,14 +31,6 @@ from tests.unit.client.rig import WORKLOAD, changing
 
 OP = OperationId(b"\x88" * 16)
 THRICE = ReconnectPolicy(attempts=3, first_delay=0.001)
-
-
-@pytest_asyncio.fixture
-async def endpoint(tmp_path: Path) -> AsyncIterator[FakeEndpoint]:
-    world = World()
-    world.admit(WORKLOAD)
-    async with FakeEndpoint(tmp_path / "coordinator.sock", world) as serving:
-        yield serving
 
 
 async def connected(endpoint: FakeEndpoint, **options: Any) -> CoordinatorClient:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-import pytest_asyncio
 
 from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
 from sidecar.coordinator.client_trust import Pins
@@ -15,19 +11,10 @@ from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode
 from sidecar.coordinator.wire.errors import CursorInvalid
 from tests.oracles.fake_endpoint import FakeEndpoint
-from tests.oracles.fake_server import Rewrite, World, objective
+from tests.oracles.fake_server import Rewrite, objective
 from tests.unit.client.rig import WORKLOAD, changing
 
 THRICE = ReconnectPolicy(attempts=3, first_delay=0.001)
-
-
-@pytest_asyncio.fixture
-async def endpoint(tmp_path: Path) -> AsyncIterator[FakeEndpoint]:
-    world = World()
-    world.admit(WORKLOAD)
-    world.put(objective(1))
-    async with FakeEndpoint(tmp_path / "coordinator.sock", world) as serving:
-        yield serving
 
 
 def overflowing(endpoint: FakeEndpoint, connections: int) -> None:
@@ -44,6 +31,7 @@ def overflowing(endpoint: FakeEndpoint, connections: int) -> None:
 
 @pytest.mark.asyncio
 async def test_a_stream_that_overflows_before_its_snapshot_is_applied_is_taken_again(endpoint: FakeEndpoint) -> None:
+    endpoint.world.put(objective(1))
     overflowing(endpoint, 2)
     client = await CoordinatorClient.connect(
         endpoint.path, WORKLOAD, pins=Pins(), witness=endpoint.world.pin, reconnect=THRICE

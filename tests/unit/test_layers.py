@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
 CORES = [
     "sidecar/coordinator/wire",
     "sidecar/coordinator/engine",
+    "sidecar/coordinator/machines",
     "sidecar/coordinator/session.py",
     "sidecar/coordinator/client_connection.py",
     "sidecar/coordinator/client_core.py",

@@ -1,0 +1,59 @@
+"""A state machine as a total table: every pair of state and event has its answer, the illegal ones too.
+
+A machine holds no state. Who owns a state asks ``after`` for the next one and does what the event means; an illegal
+event raises the typed error that the table names, and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+from sidecar.coordinator.wire.enums import ErrorCode
+from sidecar.coordinator.wire.errors import ERRORS
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class Step(NamedTuple, Generic[S]):
+    """The answer to one event in one state."""
+
+    next: S
+    reply: str = ""
+    """What goes out, for people; empty when nothing does."""
+    error: ErrorCode | None = None
+    """The code with which the event is refused."""
+
+
+class Machine(Generic[S, E]):
+    """States, events and the step of every pair; ``ValueError`` when a pair has none."""
+
+    def __init__(self, title: str, states: type[S], events: type[E], steps: Mapping[tuple[S, E], Step[S]]) -> None:
+        missing = [
+            f"{state.name} x {event.name}" for state in states for event in events if (state, event) not in steps
+        ]
+        if missing:
+            raise ValueError(f"{title}: no step for {', '.join(missing)}")
+        self.title = title
+        self.states = states
+        self.events = events
+        self._steps = dict(steps)
+
+    def __iter__(self) -> Iterator[tuple[S, E, Step[S]]]:
+        """Every pair with its step, states and events in the order of their definition."""
+        for state in self.states:
+            for event in self.events:
+                yield state, event, self._steps[state, event]
+
+    def step(self, state: S, event: E) -> Step[S]:
+        """The step of a pair."""
+        return self._steps[state, event]
+
+    def after(self, state: S, event: E, *, detail: str = "") -> S:
+        """The next state; raises the ``ProtocolError`` of the step's code, with ``detail``, when the event is refused."""
+        step = self._steps[state, event]
+        if step.error is not None:
+            raise ERRORS[step.error](detail or step.reply)
+        return step.next

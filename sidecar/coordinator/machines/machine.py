@@ -52,7 +52,7 @@ class Machine(Generic[S, E]):
         return self._steps[state, event]
 
     def after(self, state: S, event: E, *, detail: str = "") -> S:
-        """The next state; raises the ``ProtocolError`` of the step's code, with ``detail``, when the event is refused."""
+        """The next state; a refused event raises the typed error of its code, with ``detail``."""
         step = self._steps[state, event]
         if step.error is not None:
             raise ERRORS[step.error](detail or step.reply)

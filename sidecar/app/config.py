@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Annotated
 
 from sidecar.coordinator.wire.limits import FRAME_SLACK, HARD, RETENTION_FLOOR, Limits
-from sidecar.ops.config import DEFAULT_LOG, Address, Key, LogSection, choice, hex_bytes, integer, loopback, path
+from sidecar.ops.config import (
+    DEFAULT_LOG,
+    Address,
+    Key,
+    LogSection,
+    boolean,
+    choice,
+    hex_bytes,
+    integer,
+    loopback,
+    optional_path,
+    path,
+)
 
 FREE_PORT = Address("127.0.0.1", 0)
 _YEARS_100 = 100 * 366 * 86_400
@@ -141,6 +153,22 @@ class MetricsSection:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AdminSection:
+    """The admin socket that `sidecar coordinator top` and `quota` ask. Only the user that runs the server gets in."""
+
+    enabled: Annotated[bool, Key(boolean, "Whether it is served at all.")] = True
+    socket: Annotated[
+        Path | None,
+        Key(
+            optional_path,
+            "Unix socket (0600, its directory 0700). Empty: `admin.sock` beside the coordinator's socket;\n"
+            "coordinators that share a directory need one each.",
+            '""',
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ServeConfig:
     """`sidecar serve --config FILE`: one coordinator beside one nats-server."""
 
@@ -148,4 +176,12 @@ class ServeConfig:
     witness: WitnessSection
     limits: LimitsSection = LimitsSection()
     metrics: MetricsSection = MetricsSection()
+    admin: AdminSection = AdminSection()
     log: LogSection = DEFAULT_LOG
+
+    @property
+    def admin_socket(self) -> Path | None:
+        """Where the admin socket is; None when there is none."""
+        if not self.admin.enabled:
+            return None
+        return self.admin.socket or self.coordinator.socket.parent / "admin.sock"

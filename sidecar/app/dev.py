@@ -175,6 +175,7 @@ def ready_line(dev: Dev, serve: dict[str, Any]) -> dict[str, Any]:
         "pid": os.getpid(),
         "coordinator": {
             "socket": serve["socket"],
+            "admin_socket": serve["admin_socket"],
             "coordinator_id": serve["coordinator_id"],
             "authority_fingerprint": serve["authority_fingerprint"],
             "witness_id": dev.provisioned.witness_id.hex(),

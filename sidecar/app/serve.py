@@ -39,6 +39,7 @@ from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.wire.enums import FrameType
 from sidecar.coordinator.wire.errors import MalformedMessage
 from sidecar.coordinator.wire.ids import CounterWrap
+from sidecar.ops.admin import AdminServer
 from sidecar.ops.exitcodes import ExitCode
 from sidecar.ops.health import HealthServer
 from sidecar.ops.logging import Log, open_log
@@ -113,8 +114,13 @@ def _serve(config: ServeConfig, log: Log, stop: StopRequest) -> None:
             ready=server.unready,
         )
 
+        admin_path = config.admin_socket
+        admin = None if admin_path is None else AdminServer(admin_path, server.describe, metrics)
+
         def bind() -> socket.socket:
             health.start()
+            if admin is not None:
+                admin.start()
             return server.listen()
 
         try:
@@ -126,6 +132,8 @@ def _serve(config: ServeConfig, log: Log, stop: StopRequest) -> None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 fenced = runner.run(_run(server, listener, lambda: _announce(config, key, activation, health), stop))
         finally:
+            if admin is not None:
+                admin.stop()
             health.stop()
     if fenced is not None:
         raise CannotServe(ExitCode.FENCED, f"the authority was lost: {fenced}; start again to activate anew")
@@ -220,6 +228,7 @@ def _announce(config: ServeConfig, key: SigningKey, activation: Activation, heal
         "authority_fingerprint": digest_text(fingerprint(key.public_key)),
         "epoch": activation.authority.epoch,
         "incarnation_id": activation.authority.incarnation_id.hex(),
+        "admin_socket": None if config.admin_socket is None else str(config.admin_socket),
         "metrics_url": f"{health.url}/metrics",
         "health_url": f"{health.url}/healthz",
     }

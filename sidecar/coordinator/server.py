@@ -11,10 +11,10 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from traceback import extract_tb
-from typing import Final
+from typing import Any, Final
 
 from sidecar.base.clock import Now
 from sidecar.base.unixsocket import BACKLOG, SocketFile
@@ -29,11 +29,14 @@ from sidecar.coordinator.session import HandshakeEnv, ServerSession
 from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.transport.unix import UnixConnection
 from sidecar.coordinator.wire.records import ActivationCertificate
+from sidecar.ops.admin import Unavailable, counters_of
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 
 TICK_SECONDS: Final = 0.25
 """How often time, registry, certificate and store lock are looked at: well within a second (W8-06)."""
+LOOK_SECONDS: Final = 2.0
+"""How long the admin socket waits for the loop."""
 SILENT_SECONDS: Final = 10.0
 """A loop that has not ticked for so long is not healthy."""
 
@@ -74,6 +77,7 @@ class CoordinatorServer:
         """The snapshot in force: what the watcher found whole, never what it is just reading."""
         self._gone = asyncio.Event()
         self._ended: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._committer: Committer | None = None
         self._workers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="coordinator")
         self._polling: asyncio.Future[None] | None = None
@@ -91,7 +95,7 @@ class CoordinatorServer:
 
         A clean stop answers what was accepted, makes it durable and gives the fencing token back.
         """
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._ended = stop
         self._committer = Committer(
             self._engine,
@@ -206,6 +210,57 @@ class CoordinatorServer:
         if self._parts.watcher.fault is not None:
             reasons.append("registry: not usable, nobody can log in (see the log)")
         return reasons
+
+    # ---- what is going on, asked from other threads ----
+
+    def describe(self) -> dict[str, Any]:
+        """The document of the admin socket: a look at the engine, taken on the loop, and the counters.
+
+        Raises Unavailable when the loop does not get to it within `LOOK_SECONDS`.
+        """
+        loop, look = self._loop, Future[dict[str, Any]]()
+        try:
+            if loop is None:
+                raise Unavailable("the server is not serving yet")
+            loop.call_soon_threadsafe(self._look, look)
+            seen = look.result(LOOK_SECONDS)
+        except (RuntimeError, CancelledError):
+            raise Unavailable("the server has stopped") from None
+        except TimeoutError:
+            look.cancel()
+            raise Unavailable(f"the event loop did not answer in {LOOK_SECONDS:g} s") from None
+        return {**seen, "counters": counters_of(self._metrics)}
+
+    def _look(self, look: Future[dict[str, Any]]) -> None:
+        if not look.set_running_or_notify_cancel():
+            return
+        try:
+            look.set_result(self._seen(self._clock()))
+        except Exception as error:
+            self.crashed(error, where="admin")
+            look.set_exception(Unavailable("an internal failure; the log has it"))
+
+    def _seen(self, now: Now) -> dict[str, Any]:
+        document, views = self._engine.inspect(now)
+        stats = self._engine.stats()
+        for connection in self._connections:
+            view = None if connection.active is None else views.get(connection.active)
+            if view is not None and connection.peer is not None:
+                view |= {
+                    "pid": connection.peer.pid,
+                    "uid": connection.peer.uid,
+                    "age_seconds": max(0.0, now.mono - connection.since),
+                }
+        document["authority"]["lease_seconds"] = self._lease_left()
+        document["events"]["head"] = stats.head_sequence
+        return {
+            "time": now.wall,
+            "pid": os.getpid(),
+            "stopping": self._stopping,
+            "sockets": {"handshake": len(self._connections) - stats.connections, "active": stats.connections},
+            "queues": {"pending_operations": stats.pending, "subscription_frames": stats.queued_frames},
+            **document,
+        }
 
     # ---- Host of the connections ----
 

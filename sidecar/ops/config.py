@@ -81,6 +81,13 @@ def integer(low: int, high: int) -> Convert[int]:
     return convert
 
 
+def boolean(value: object, _base: Path) -> bool:
+    """`true` or `false`."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def hex_bytes(size: int) -> Convert[bytes]:
     """Exactly `size` bytes as lowercase hexadecimal text."""
 
@@ -227,4 +234,6 @@ def _comment(text: str) -> list[str]:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -192,6 +192,25 @@ CATALOGUE = (
         (_one_of("outcome", "ok", "malformed"),),
     ),
     Metric("sidecar_registry_keys", Kind.GAUGE, "Keys in the registry in force; 0 also while it is malformed."),
+    Metric(
+        "sidecar_admin_requests",
+        Kind.COUNTER,
+        "Requests on the admin socket, by how they ended.",
+        (
+            _one_of(
+                "outcome",
+                "ok",
+                "busy",
+                "peer_uid",
+                "timeout",
+                "too_large",
+                "bad_request",
+                "method",
+                "not_found",
+                "unavailable",
+            ),
+        ),
+    ),
     Metric("sidecar_loop_lag_seconds", Kind.HISTOGRAM, "How late the periodic tick ran.", buckets=SECONDS),
 )
 
@@ -261,6 +280,22 @@ class Metrics:
         metric = self._by_name[PREFIX + name]
         assert isinstance(metric, Histogram)
         return metric
+
+    def totals(self, name: str) -> dict[tuple[str, ...], float]:
+        """What a counter of this name holds, by its label values; series that are still at 0 are left out."""
+        metric = self._by_name[PREFIX + name]
+        assert isinstance(metric, Counter)
+        samples = (sample for family in metric.collect() for sample in family.samples)
+        return {tuple(sample.labels.values()): sample.value for sample in samples if sample.value}
+
+    def frame_totals(self) -> dict[str, int]:
+        """Frames and bytes, in and out."""
+        return {
+            "frames_in": sum(self._in),
+            "frames_out": sum(self._out),
+            "bytes_in": sum(self._in_bytes),
+            "bytes_out": sum(self._out_bytes),
+        }
 
     # ---- the observer ----
 

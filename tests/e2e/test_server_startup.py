@@ -239,12 +239,15 @@ def test_what_a_running_coordinator_opens(cluster: Cluster, tmp_path: Path) -> N
     try:
         assert set(running.ready) == {
             "ready", "pid", "socket", "coordinator_id", "authority_fingerprint", "epoch", "incarnation_id",
-            "metrics_url", "health_url",
+            "admin_socket", "metrics_url", "health_url",
         }  # fmt: skip
         assert running.ready["pid"] == running.program.pid
         assert running.ready["socket"] == str(running.path)
         assert running.path.stat().st_mode & 0o777 == 0o600
         assert running.path.parent.stat().st_mode & 0o777 == 0o700
+        admin = Path(running.ready["admin_socket"])
+        assert admin == running.path.parent / "admin.sock"
+        assert admin.stat().st_mode & 0o777 == 0o600
         listening = listening_addresses(running.program.pid)
         port = int(running.ready["metrics_url"].split(":")[2].split("/")[0])
         assert listening == {f"0100007F:{port:04X}"}, "only health listens on TCP, on loopback"
@@ -252,6 +255,7 @@ def test_what_a_running_coordinator_opens(cluster: Cluster, tmp_path: Path) -> N
         assert running.program.stop() == ExitCode.OK
     assert running.program.rest_of_stdout() == b"", "exactly one line on standard output"
     assert not running.path.exists()
+    assert not admin.exists()
 
 
 def listening_addresses(pid: int) -> set[str]:

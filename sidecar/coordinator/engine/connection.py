@@ -169,6 +169,11 @@ class Connection:
         self.send_control(self.refusal(error))
 
     @property
+    def control_load(self) -> tuple[int, int]:
+        """Frames and bytes of the control lane that count against its limits (P3-37)."""
+        return self._control_used, self._control_bytes
+
+    @property
     def congested(self) -> bool:
         """The control lane is half full: read nothing more from this peer until it was taken."""
         return self._control_used * 2 >= CONTROL_FRAMES or self._control_bytes * 2 >= CONTROL_BYTES

@@ -15,6 +15,7 @@ from typing import Any
 from sidecar.base.clock import Now
 from sidecar.coordinator.authority.grants import Grant, Registry
 from sidecar.coordinator.engine.connection import Connection, PageOrder, Reply, Sink
+from sidecar.coordinator.engine.inspect import Document, inspect
 from sidecar.coordinator.engine.observer import EngineStats, NullObserver, Observer
 from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.quota import Resource
@@ -344,6 +345,11 @@ class Engine:
     def _mono(self, wall: float) -> float:
         """The monotonic time of a wall time, as the clocks stand now."""
         return self._runtime.now.mono + wall - self._runtime.now.wall
+
+    def inspect(self, now: Now) -> tuple[Document, dict[Connection, Document]]:
+        """Everything that an operator may see of this moment; see ``inspect``."""
+        self.clock(now)
+        return inspect(self._runtime, self.connections)
 
     def stats(self) -> EngineStats:
         """Gauges for metrics."""

@@ -71,6 +71,10 @@ class Quotas:
         if quota is not None and not any(quota.used(resource) for resource in Resource):
             del self._principals[key_id]
 
+    def held(self) -> list[tuple[bytes, Quota]]:
+        """Key id and counters of every principal that holds something."""
+        return list(self._principals.items())
+
     @property
     def principals(self) -> int:
         """Principals that hold something."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 
 from sidecar.base.clock import Now
 from sidecar.coordinator.authority.proof import ChannelBinding
+from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.session import OUTPUT_PER_TURN, ServerSession, State
 from sidecar.coordinator.transport.peers import Peer, PeerRefused, peer_of
 from sidecar.coordinator.wire.enums import ErrorCode
@@ -51,6 +52,8 @@ class UnixConnection(asyncio.BufferedProtocol):
         """Who connected; for the log."""
         self.fault: ErrorCode | None = None
         """What this side closed the connection for, once it is over."""
+        self.since = host.now().mono
+        """Monotonic second of its accept."""
         self._transport: asyncio.Transport | None = None
         self._session: ServerSession | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -60,6 +63,11 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._reading = True
         self._stopped = False
         self._finishing = False
+
+    @property
+    def active(self) -> Connection | None:
+        """The engine's connection, while there is one."""
+        return None if self._session is None else self._session.connection
 
     @property
     def authenticated(self) -> bool:

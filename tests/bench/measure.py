@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import timeit
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,26 @@ def report(capsys: pytest.CaptureFixture[str], title: str, ways: Mapping[str, Ca
             print(f"  {name:<36}{seconds * 1e9:>14,.0f} ns")
         for line in ratios(results):
             print(f"  -> {line}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds that all threads of a process have spent on a processor: what the noise of the others does not change."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of a process that it shares with no other."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
+    return (sizes["Private_Clean"] + sizes["Private_Dirty"]) * 1024
+
+
+def show(capsys: pytest.CaptureFixture[str], title: str, rows: Mapping[str, tuple[float, str]], *remarks: str) -> None:
+    """Print one line per figure with its unit, and remarks behind them."""
+    with capsys.disabled():
+        print(f"\n{title}")
+        for name, (value, unit) in rows.items():
+            print(f"  {name:<52}{value:>14,.{0 if abs(value) >= 100 else 2}f} {unit}")
+        for remark in remarks:
+            print(f"  -> {remark}")

@@ -164,6 +164,10 @@ class CoordinatorServer:
             self._fence_noted = True
             self._metrics.gauge("authority_fenced").set(1)
             self._log.error("authority_fenced", reason=self._engine.fenced)
+            for connection in self._connections:
+                connection.check_fence()
+            if self._committer is not None:
+                self._committer.kick()  # whoever waits for it to be idle need not wait for the disk any more
             assert self._ended is not None
             self._ended.set()
 
@@ -373,6 +377,7 @@ class CoordinatorServer:
             self.fence(renewer.reason)
         elif outcome == "ok":
             self._engine.renew(renewer.authority)
+            self.kick()
         elif outcome == "invalid":
             self._log.warning("renewal_invalid", lease_left=self._lease_left())
 
@@ -389,6 +394,7 @@ class CoordinatorServer:
         gauge("leases").set(stats.leases)
         gauge("pinned_bytes").set(stats.pinned_bytes)
         gauge("pending_operations").set(stats.pending)
+        gauge("command_queue").set(stats.backlog)
         gauge("event_head").set(stats.head_sequence)
         gauge("event_durable").set(stats.durable_sequence)
         gauge("event_retained_from").set(stats.retained_from)

@@ -1,15 +1,14 @@
 """One connection of the coordinator as a value: bytes in, bytes out (sans-IO).
 
-`TRANSITIONS` is the connection state machine: what is not in it is refused as PROTOCOL_ERROR. The session owns the
-frame splitter, the paired handshake and its timers; after the handshake it hands every frame to the engine. It reads no
-clock, no random source and no socket (rows W3, P5, P7-02..04, P13-05).
+What happens to it is told to the table of `machines/connection.py`, which says the next state and the error that ends
+it. The session owns the frame splitter, the paired handshake and its timers; after the handshake it hands every frame
+to the engine. It reads no clock, no random source and no socket (rows W3, P5, P7-02..04, P13-05).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, cast
 
 from cext.frame import HEADER, FrameTooLarge, FrameTypeRefused, Splitter
@@ -21,16 +20,19 @@ from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.engine.observer import Observer
 from sidecar.coordinator.hello import read_hello, select_capabilities
+from sidecar.coordinator.machines.connection import (
+    CLASSES,
+    CONNECTION,
+    OUTCOMES,
+    TIMERS,
+    ConnectionEvent,
+    ConnectionState,
+    FrameClass,
+)
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, FrameType
-from sidecar.coordinator.wire.errors import (
-    AuthenticationFailed,
-    FrameTooLargeError,
-    InternalError,
-    ProtocolError,
-    ProtocolViolation,
-)
-from sidecar.coordinator.wire.limits import CHALLENGE_SECONDS, HELLO_SECONDS, PROTOCOL, Limits, select
+from sidecar.coordinator.wire.errors import ERRORS, AuthenticationFailed, InternalError, ProtocolError
+from sidecar.coordinator.wire.limits import HELLO_SECONDS, PROTOCOL, Limits, select
 from sidecar.coordinator.wire.table import State as TableState
 
 FRAMES_PER_TURN: Final = 128
@@ -40,54 +42,6 @@ OUTPUT_PER_TURN: Final = 262_144
 LAST_OUTPUT: Final = 65_536
 """Bytes of finished output that still go out in front of a fatal error."""
 
-
-class State(Enum):
-    """Connection states of the server."""
-
-    PRE = "PRE"
-    """Before a complete COORD_HELLO."""
-    CHAL = "CHAL"
-    """Challenge sent, its one response awaited."""
-    ACT = "ACT"
-    """Authenticated."""
-    CLOSED = "CLOSED"
-    """Nothing more is read; the output that is left is the last."""
-
-
-class Action(Enum):
-    """What a legal frame does."""
-
-    HELLO = "hello"
-    RESPONSE = "response"
-    PING = "ping"
-    IGNORE = "ignore"
-    PEER_ERROR = "peer_error"
-    ENGINE = "engine"
-    """The engine's: every request, CREDIT, and PING, PONG, COORD_ERROR of an active connection."""
-
-
-TRANSITIONS: Final[dict[tuple[State, FrameType], Action]] = {
-    (State.PRE, FrameType.COORD_HELLO): Action.HELLO,
-    (State.PRE, FrameType.COORD_PING): Action.PING,
-    (State.PRE, FrameType.COORD_PONG): Action.IGNORE,
-    (State.PRE, FrameType.COORD_ERROR): Action.PEER_ERROR,
-    (State.CHAL, FrameType.WORKLOAD_RESPONSE): Action.RESPONSE,
-    (State.CHAL, FrameType.COORD_ERROR): Action.PEER_ERROR,
-    (State.ACT, FrameType.COORD_COMMAND): Action.ENGINE,
-    (State.ACT, FrameType.GET_OPERATION_RESULT): Action.ENGINE,
-    (State.ACT, FrameType.OPEN_SNAPSHOT): Action.ENGINE,
-    (State.ACT, FrameType.SNAPSHOT_NEXT): Action.ENGINE,
-    (State.ACT, FrameType.SNAPSHOT_APPLIED): Action.ENGINE,
-    (State.ACT, FrameType.SUBSCRIBE): Action.ENGINE,
-    (State.ACT, FrameType.CREDIT): Action.ENGINE,
-    (State.ACT, FrameType.OPEN_REPLAY): Action.ENGINE,
-    (State.ACT, FrameType.REPLAY_NEXT): Action.ENGINE,
-    (State.ACT, FrameType.REPLAY_APPLIED): Action.ENGINE,
-    (State.ACT, FrameType.COORD_PING): Action.ENGINE,
-    (State.ACT, FrameType.COORD_PONG): Action.ENGINE,
-    (State.ACT, FrameType.COORD_ERROR): Action.ENGINE,
-}
-"""(state, frame type of a client) -> what it does. Every other pair is a fatal PROTOCOL_ERROR (P7-02..04)."""
 
 GENERIC_FAILURE: Final = "authentication failed"
 """The one text of every failed authentication: it tells nothing (W4-08, W4-09)."""
@@ -118,8 +72,23 @@ class _Pending:
     selected: Limits
 
 
-def _caps(state: State, selected: Limits | None) -> list[int]:
+_HANDSHAKE: Final = (ConnectionState.PRE, ConnectionState.CHAL)
+_OUTCOMES: Final = {
+    ConnectionEvent.TIMER: "timeout",
+    ConnectionEvent.EOF: "closed",
+    ConnectionEvent.PEER_ERROR: "peer_error",
+}
+"""What a handshake that ends so is counted as; the others as the code that was sent."""
+
+
+def _caps(state: ConnectionState, selected: Limits | None) -> list[int]:
     return fr.caps_for(cast(TableState, state.value), "server", selected)
+
+
+def _unexpected(number: int, state: ConnectionState) -> str:
+    if CLASSES[number] is FrameClass.UNKNOWN:
+        return f"unknown frame type {number:#04x}"
+    return f"{FrameType(number).name} is not legal in state {state.value}"
 
 
 class ServerSession:
@@ -139,11 +108,12 @@ class ServerSession:
         self._env = env
         self._binding = binding
         self._wake = wake
-        self._splitter = Splitter(_caps(State.PRE, None))
-        self._state = State.PRE
+        self._state = ConnectionState.PRE
+        self._splitter = Splitter(_caps(self._state, None))
         self._pending: _Pending | None = None
         self._output: list[bytes] = []
-        self._deadline: float | None = now.mono + HELLO_SECONDS
+        self._began = now.mono
+        self._deadline: float | None = now.mono + TIMERS[self._state]
         self._more = False
         self._writable = True
         self.connection: Connection | None = None
@@ -153,14 +123,16 @@ class ServerSession:
     # ---- what it is ----
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """State of the connection."""
         return self._state
 
     @property
     def closing(self) -> bool:
         """No frame is read any more; close the transport once `take_output` is empty."""
-        return self._state is State.CLOSED or (self.connection is not None and self.connection.closing is not None)
+        return self._state is ConnectionState.CLOSED or (
+            self.connection is not None and self.connection.closing is not None
+        )
 
     @property
     def writable(self) -> bool:
@@ -170,7 +142,16 @@ class ServerSession:
     @property
     def has_input(self) -> bool:
         """Frames may wait that the last call left for later, and nothing stands in the way of `process`."""
-        return self._more and self._writable and not self.closing
+        return self._more and self._writable and not self.closing and not self._congested
+
+    @property
+    def behind(self) -> bool:
+        """Frames may wait that the last call left for later: read nothing more until they are handled."""
+        return self._more
+
+    @property
+    def _congested(self) -> bool:
+        return self.connection is not None and self.connection.congested
 
     def deadline(self) -> float | None:
         """Monotonic time at which `timeout` is due; None when nothing is awaited."""
@@ -195,10 +176,11 @@ class ServerSession:
     def process(self, now: Now) -> None:
         """Handle frames that have arrived: a bounded number, and none while the peer does not take its output."""
         self._more = False
+        self.check_fence(now)
         for _ in range(FRAMES_PER_TURN):
             if self.closing:
                 return
-            if not self._writable or (self.connection is not None and self.connection.congested):
+            if not self._writable or self._congested:
                 break
             try:
                 found = self._splitter.next_frame()
@@ -206,15 +188,20 @@ class ServerSession:
                     return
                 self._handle(found[0], found[1], now)
             except FrameTooLarge as error:
-                self._fail(FrameTooLargeError(f"frame {error.frame_type:#04x} of length {error.length}"), now)
+                detail = f"frame {error.frame_type:#04x} of length {error.length}"
+                self._take(ConnectionEvent.OVERSIZE, now, detail=detail)
             except FrameTypeRefused as error:
-                self._fail(self._refusal(error.frame_type), now)
-            except ProtocolError as error:
-                self._fail(error, now)
+                event = OUTCOMES[CLASSES[error.frame_type]][None]
+                self._take(event, now, detail=_unexpected(error.frame_type, self._state))
             except Exception as error:
                 self._env.crashed(error)
-                self._fail(InternalError(), now)
+                self._take(ConnectionEvent.FAULT, now)
         self._more = True
+
+    def check_fence(self, now: Now) -> None:
+        """Tell a peer in the handshake that the authority is lost, if it is; the engine tells the others (P12-17)."""
+        if self._state in _HANDSHAKE and self._env.engine.fenced is not None:
+            self._take(ConnectionEvent.FENCED, now, detail="the authority is fenced")
 
     def set_writable(self, writable: bool) -> None:
         """Tell whether the transport takes more output; nothing is produced or processed while it does not."""
@@ -226,14 +213,12 @@ class ServerSession:
         """The time is what it is; once the deadline has passed the handshake has failed (W3-13, OPEN P5-b)."""
         if self._deadline is None or now.mono < self._deadline or self.closing:
             return
-        late = ProtocolViolation(f"no COORD_HELLO within {HELLO_SECONDS} seconds")
-        self._fail(late if self._state is State.PRE else AuthenticationFailed(), now, outcome="timeout")
+        detail = f"no COORD_HELLO within {HELLO_SECONDS} seconds"
+        self._take(ConnectionEvent.TIMER, now, detail=detail)
 
     def eof(self, now: Now) -> None:
         """The transport is gone: everything that this connection held is released."""
-        if self._state in (State.PRE, State.CHAL):
-            self._env.observer.handshake("closed")
-        self._release(now)
+        self._take(ConnectionEvent.EOF, now)
         self._output.clear()
 
     # ---- output ----
@@ -244,7 +229,6 @@ class ServerSession:
         if self.connection is not None:
             frames += self.connection.take(max_bytes, now)
             if self.connection.closing is not None and not self.connection.control:
-                self.fault = self.connection.closing
                 self._release(now)
         for frame in frames:
             self._env.observer.frame_out(frame[HEADER - 1], len(frame))
@@ -254,26 +238,31 @@ class ServerSession:
 
     def _handle(self, number: int, body: memoryview, now: Now) -> None:
         self._env.observer.frame_in(number, len(body) + HEADER)
-        frame_type = FrameType(number)
-        action = TRANSITIONS[self._state, frame_type]
-        if action is Action.ENGINE:
-            assert self.connection is not None
-            self._env.engine.handle(self.connection, fr.decode_frame(frame_type, body, self.connection.selected), now)
-        elif action is Action.HELLO:
-            self._hello(body, now)
-        elif action is Action.RESPONSE:
-            self._response(body, now)
-        elif action is Action.PING:
-            self._output.append(fr.CoordPong(nonce=fr.CoordPing.decode(body).nonce).encode())
-        elif action is Action.IGNORE:
-            fr.CoordPong.decode(body)
-        else:
-            # The peer is done with us; its text is repeated nowhere (OPEN P13-b).
-            fr.CoordErrorFrame.decode(body)
-            self._env.observer.handshake("peer_error")
-            self._release(now)
+        kind = CLASSES[number]
+        found: ProtocolError | None = None
+        try:
+            self._act(kind, FrameType(number), body, now)
+        except ProtocolError as error:
+            found = error
+            if error.code not in OUTCOMES[kind] and error.code is not ErrorCode.INTERNAL:
+                self._env.crashed(error)
+        self._take(OUTCOMES[kind].get(None if found is None else found.code, ConnectionEvent.FAULT), now, found)
 
-    def _hello(self, body: memoryview, now: Now) -> None:
+    def _act(self, kind: FrameClass, frame_type: FrameType, body: memoryview, now: Now) -> None:
+        """Do what a frame asks for; ``ProtocolError`` when it is not acceptable."""
+        if self.connection is not None:
+            self._env.engine.handle(self.connection, fr.decode_frame(frame_type, body, self.connection.selected), now)
+        elif kind is FrameClass.HELLO:
+            self._hello(body)
+        elif kind is FrameClass.RESPONSE:
+            self._response(body, now)
+        elif kind is FrameClass.PING:
+            self._output.append(fr.CoordPong(nonce=fr.CoordPing.decode(body).nonce).encode())
+        else:
+            # A pong means nothing; the text of an error of the peer is repeated nowhere (OPEN P13-b).
+            fr.decode_frame(frame_type, body)
+
+    def _hello(self, body: memoryview) -> None:
         hello = read_hello(body)
         selected = select(hello.limits(), self._env.limits)
         capabilities = select_capabilities(hello, self._env.capabilities)
@@ -282,8 +271,6 @@ class ServerSession:
         challenge = make_challenge(hello, self._env.key, incarnation, nonce, self._binding(nonce))
         self._pending = _Pending(challenge, capabilities, selected)
         self._output.append(challenge.encode())
-        self._enter(State.CHAL, None)
-        self._deadline = now.mono + CHALLENGE_SECONDS
 
     def _response(self, body: memoryview, now: Now) -> None:
         # Taken away before anything is looked at: one challenge serves one attempt, good or bad (W3-11).
@@ -321,9 +308,6 @@ class ServerSession:
             activation_certificate=certificate,
         )
         self._output.append(welcome.encode())
-        self._enter(State.ACT, pending.selected)
-        self._deadline = None
-        env.observer.handshake("ok")
 
     def _nonce(self) -> bytes:
         nonce = self._env.entropy(32)
@@ -337,21 +321,38 @@ class ServerSession:
         """The engine has output for this connection (it sees the session as its sink)."""
         self._wake()
 
-    def _enter(self, state: State, selected: Limits | None) -> None:
+    def _take(self, event: ConnectionEvent, now: Now, found: ProtocolError | None = None, *, detail: str = "") -> None:
+        """The one place where the state moves on; ``found`` or ``detail`` says more about the error of the table."""
+        step = CONNECTION.step(self._state, event)
+        if step.error is not None:
+            error = found if found is not None and found.code is step.error else ERRORS[step.error](detail)
+            self._fail(error, now, _OUTCOMES.get(event, step.error.name.lower()))
+        elif step.next is ConnectionState.CLOSED:
+            self._ended(_OUTCOMES.get(event), now)
+            self._release(now)
+        elif step.next is not self._state:
+            self._enter(step.next, now)
+
+    def _enter(self, state: ConnectionState, now: Now) -> None:
+        if state is ConnectionState.ACT:
+            self._ended("ok", now)
         self._state = state
-        self._splitter.set_caps(_caps(state, selected))
+        self._splitter.set_caps(_caps(state, None if self.connection is None else self.connection.selected))
+        seconds = TIMERS.get(state)
+        self._deadline = None if seconds is None else now.mono + seconds
 
-    def _refusal(self, number: int) -> ProtocolError:
-        known = number in FrameType._value2member_map_
-        name = FrameType(number).name if known else f"frame type {number:#04x}"
-        return ProtocolViolation(f"{name} is not legal in state {self._state.value}" if known else f"unknown {name}")
+    def _ended(self, outcome: str | None, now: Now) -> None:
+        """Count a handshake that is over, with its duration."""
+        if outcome is not None and self._state in _HANDSHAKE:
+            self._env.observer.handshake(outcome, now.mono - self._began)
 
-    def _fail(self, error: ProtocolError, now: Now, *, outcome: str | None = None) -> None:
+    def _fail(self, error: ProtocolError, now: Now, outcome: str) -> None:
         """Say why, then close (P13-05). Before the handshake is done every error is fatal (OPEN P13-a)."""
         if isinstance(error, AuthenticationFailed):
             # One byte image for every reason; the request id is of no use to a stranger.
             error = AuthenticationFailed(GENERIC_FAILURE)
         self.fault = error.code
+        self._ended(outcome, now)
         conn = self.connection
         if conn is not None:
             # Finished replies go out in front; what is not durable yet is never answered.
@@ -361,16 +362,16 @@ class ServerSession:
             while conn.control:
                 self._output += conn.take(LAST_OUTPUT, now)
         else:
-            self._env.observer.handshake(outcome or error.code.name.lower())
             self._env.observer.refused(error.code)
             self._output.append(fr.CoordErrorFrame.of(error).encode())
         self._release(now)
 
     def _release(self, now: Now) -> None:
-        self._state = State.CLOSED
+        self._state = ConnectionState.CLOSED
         self._deadline = None
         self._pending = None
         self._more = False
         if self.connection is not None:
             connection, self.connection = self.connection, None
+            self.fault = self.fault or connection.closing
             self._env.engine.detach(connection, now)

@@ -108,6 +108,12 @@ CATALOGUE = (
         (_or_code("ok", "timeout", "closed", "peer_error"),),
     ),
     Metric(
+        "sidecar_handshake_seconds",
+        Kind.HISTOGRAM,
+        "Seconds from taking a connection until its handshake ended, failed ones included.",
+        buckets=(*SECONDS, 5.0, 10.0, 15.0),
+    ),
+    Metric(
         "sidecar_sockets",
         Kind.GAUGE,
         "Open sockets.",
@@ -163,6 +169,17 @@ CATALOGUE = (
     Metric("sidecar_leases", Kind.GAUGE, "Snapshot and replay leases held."),
     Metric("sidecar_pinned_bytes", Kind.GAUGE, "Bytes held by snapshot cuts."),
     Metric("sidecar_pending_operations", Kind.GAUGE, "Operations that wait to become durable."),
+    Metric(
+        "sidecar_command_queue",
+        Kind.GAUGE,
+        "Commands and lookups that wait for their turn; principals take turns.",
+    ),
+    Metric(
+        "sidecar_command_wait_seconds",
+        Kind.HISTOGRAM,
+        "Seconds from the arrival of a command or lookup until it is executed.",
+        buckets=SECONDS,
+    ),
     Metric("sidecar_event_head", Kind.GAUGE, "Sequence of the newest event, durable or not."),
     Metric("sidecar_event_retained_from", Kind.GAUGE, "Sequence of the oldest event that a subscription can start at."),
     Metric("sidecar_event_durable", Kind.GAUGE, "Sequence of the newest durable event."),
@@ -255,6 +272,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._in, self._in_bytes = frames.cells[_FRAMES[0], "in"], frames.cells[_FRAMES[1], "in"]
         self._out, self._out_bytes = frames.cells[_FRAMES[0], "out"], frames.cells[_FRAMES[1], "out"]
+        self._command_wait = self.histogram("command_wait_seconds")
         self._children: dict[tuple[str, tuple[str, ...]], Counter] = {}
         self.gauge("build_info", __version__, platform.python_version()).set(1)
 
@@ -309,9 +327,10 @@ class Metrics:
         self._out[frame_type] += 1
         self._out_bytes[frame_type] += nbytes
 
-    def handshake(self, outcome: str) -> None:
-        """A handshake ended."""
+    def handshake(self, outcome: str, seconds: float) -> None:
+        """A handshake ended, so many seconds after the connection was taken."""
         self.counter("handshakes", outcome).inc()
+        self.histogram("handshake_seconds").observe(seconds)
 
     def command(self, kind: Enum, outcome: str) -> None:
         """A command was answered."""
@@ -339,6 +358,10 @@ class Metrics:
         """A COORD_EVENT was produced."""
         self.counter("events_sent").inc()
         self.counter("event_bytes").inc(nbytes)
+
+    def command_wait(self, seconds: float) -> None:
+        """A command or lookup had its turn."""
+        self._command_wait.observe(seconds)
 
     def batch(self, size: int, seconds: float) -> None:
         """A batch became durable."""

@@ -3,13 +3,15 @@
 The shell calls ``handle`` for each frame, ``take`` of a connection when its transport has room, ``take_batch`` and
 ``batch_durable`` around the store, and ``tick`` no later than ``next_deadline``. Time and entropy come in as arguments.
 
-A transaction is visible in three steps: it changes the head when it is admitted, it is in the durable root once its
-batch is, and only then do its reply and its events go out. Snapshots and subscriptions know the durable root alone.
+Commands and lookups wait for ``take_batch``, which executes them in fair order. A transaction is visible in three steps:
+it changes the head when it is admitted, it is in the durable root once its batch is, and only then do its reply and its
+events go out. Snapshots and subscriptions know the durable root alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sidecar.base.clock import Now
@@ -21,13 +23,15 @@ from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.retention import Retention
 from sidecar.coordinator.engine.runtime import Authority, Fenced, Runtime
+from sidecar.coordinator.engine.schedule import Backlog
 from sidecar.coordinator.engine.snapshot import Snapshots
 from sidecar.coordinator.engine.state import Batch, State
 from sidecar.coordinator.engine.subscription import Streams
-from sidecar.coordinator.engine.transact import Transactions
-from sidecar.coordinator.wire.enums import ErrorCode, GapReason
+from sidecar.coordinator.engine.transact import Decoded, Transactions
+from sidecar.coordinator.machines.connection import CONNECTION, LOSSES, ConnectionEvent, ConnectionState
+from sidecar.coordinator.wire.enums import ErrorCode
 from sidecar.coordinator.wire.errors import (
-    AuthenticationFailed,
+    ERRORS,
     AuthorityFenced,
     CapabilityRequired,
     ProtocolError,
@@ -80,9 +84,10 @@ class Engine:
         self._snapshots = Snapshots(self._runtime, self._streams)
         self._retention = Retention(self._runtime, self._transactions, self._streams)
         self._retention.bound_log(self.connections)
+        self._backlog = Backlog(self._runtime, self._transactions, may_act=self._still_granted, broken=self._break_off)
         self._requests: dict[type[Frame], Callable[[Connection, Any], None]] = {
             CoordCommand: self._command,
-            GetOperationResult: self._transactions.lookup,
+            GetOperationResult: self._lookup,
             OpenSnapshot: self._open_snapshot,
             SnapshotNext: self._snapshots.next,
             SnapshotApplied: self._snapshots.applied,
@@ -139,18 +144,20 @@ class Engine:
         self._runtime.quotas.forget_idle(conn.grant.key_id)
 
     def _release(self, conn: Connection) -> None:
-        """Leases, subscriptions and requests of a connection that is over (W8-08)."""
+        """Leases, subscriptions, waiting work and requests of a connection that is over (W8-07, W8-08)."""
+        self._backlog.forget(conn)
         for lease in list(conn.leases.values()):
             self._snapshots.release(lease)
         for sub in list(conn.subscriptions.values()):
             self._streams.close(sub)
         conn.forget_requests()
 
-    def _dismiss(self, conn: Connection, error: ProtocolError, reason: GapReason) -> None:
+    def _dismiss(self, conn: Connection, event: ConnectionEvent, message: str) -> None:
         """One GAP for each open subscription, one error, then nothing more (W8-07..10, P6-20)."""
-        if conn.closing is None:
-            self._streams.end(conn, reason)
-            conn.close(error)
+        code = CONNECTION.step(ConnectionState.ACT, event).error
+        if conn.closing is None and code is not None:
+            self._streams.end(conn, LOSSES[event])
+            conn.close(ERRORS[code](message))
             self._release(conn)
 
     # ---- frames ----
@@ -195,13 +202,10 @@ class Engine:
             error.request_id = request_id
             if error.fatal:
                 raise
-            if not opened:
-                conn.push_error(error)
-            elif isinstance(frame, CoordCommand | GetOperationResult):
-                # It was decided on the head, so that it waits for the head like an answer.
-                self._transactions.answer(conn, conn.refusal(error), request_id)
-            else:
+            if opened:
                 conn.reply(conn.refusal(error), request_id)
+            else:
+                conn.push_error(error)
 
     def _may_act(self, conn: Connection, guard: bytes | None) -> bool:
         """Guard and grant, before anything is allocated, changed or looked up (P4-12, P4-13, P6-07)."""
@@ -211,14 +215,32 @@ class Engine:
     def _still_granted(self, conn: Connection) -> bool:
         if self._runtime.holds(conn.grant):
             return True
-        self._dismiss(conn, AuthenticationFailed(GOODBYE), GapReason.GRANT_REVOKED)
+        self._dismiss(conn, ConnectionEvent.REVOKED, GOODBYE)
         return False
 
+    def _break_off(self, conn: Connection, error: ProtocolError) -> None:
+        """A fatal error that no frame of this moment raised: say why, then close (P13-05)."""
+        conn.close(error)
+        self._release(conn)
+
     def _command(self, conn: Connection, frame: CoordCommand) -> None:
-        operation = self._transactions.command(conn, frame)
+        command = self._transactions.read(conn, frame)
+        run: Callable[[], None]
+        if isinstance(command, CapabilityRequired):
+            run = partial(self._transactions.unknown_command, frame.operation_id, command)
+        else:
+            run = partial(self._execute, conn, command)
+        self._backlog.add(conn, frame.request_id, len(frame.payload), run)
+
+    def _execute(self, conn: Connection, command: Decoded) -> None:
+        operation = self._transactions.command(conn, command)
         if operation is not None:
             self._retention.watch(operation)
             self._due_at(self._prune_deadline())
+
+    def _lookup(self, conn: Connection, frame: GetOperationResult) -> None:
+        run = partial(self._transactions.lookup, conn, frame.request_id, frame.operation_id)
+        self._backlog.add(conn, frame.request_id, 0, run)
 
     def _open_snapshot(self, conn: Connection, frame: OpenSnapshot) -> None:
         self._due_at(self._snapshots.open(conn, frame))
@@ -248,16 +270,35 @@ class Engine:
     # ---- durability ----
 
     def take_batch(self, now: Now) -> Batch | None:
-        """The next transactions to make durable; ``None`` when nothing waits.
+        """Execute what waits, in fair order, and take it as the next batch to make durable (P6-07).
 
-        Several batches may be on their way at once; the store takes them in order. Raises ``Fenced`` when nothing may
-        be committed any more, also because the certificate is not valid at this moment (P12-16).
+        A bounded amount of work: ``None`` also when there were only lookups, and while the certificate does not last
+        long enough for the disk (see ``can_take``). Several batches may be on their way at once; the store takes them in
+        order. Raises ``Fenced`` when nothing may be committed any more, also because the certificate is not valid at
+        this moment (P12-16).
         """
         self.clock(now)
         self._fence_if_expired()
+        if self._runtime.fenced is None and not self._runtime.lease_is_short():
+            try:
+                self._backlog.run()
+            except CounterWrap as error:
+                self.fence(str(error))
+            else:
+                return self._transactions.take()
         if self._runtime.fenced is not None:
             raise Fenced(self._runtime.fenced)
-        return self._transactions.take()
+        return None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is work that was not executed or not taken as a batch yet."""
+        return len(self._backlog) > 0 or self._transactions.waiting
+
+    def can_take(self, now: Now) -> bool:
+        """Whether ``take_batch`` has something to do now, and not only once the certificate is renewed."""
+        self.clock(now)
+        return self.waiting and self._runtime.fenced is None and not self._runtime.lease_is_short()
 
     def batch_durable(self, batch: Batch, now: Now) -> None:
         """The store has committed ``batch``: its replies and events go out. ``ValueError`` out of order."""
@@ -278,9 +319,10 @@ class Engine:
         if self._runtime.fenced is not None:
             return
         self._runtime.fenced = reason
+        self._backlog.clear()
         self._transactions.drop()
         for conn in self.connections:
-            self._dismiss(conn, AuthorityFenced("the authority is fenced"), GapReason.EPOCH_CHANGED)
+            self._dismiss(conn, ConnectionEvent.FENCED, "the authority is fenced")
 
     def _fence_if_expired(self) -> None:
         if self._runtime.fenced is None and not self._runtime.authority.valid(self._runtime.now):
@@ -360,7 +402,8 @@ class Engine:
             queued_frames=server.used(Resource.QUEUE_FRAMES),
             leases=server.used(Resource.LEASES),
             pinned_bytes=server.used(Resource.PINNED_BYTES),
-            pending=self._transactions.pending,
+            pending=self._transactions.pending + len(self._backlog),
+            backlog=len(self._backlog),
             head_sequence=self._transactions.head.last_sequence,
             durable_sequence=self._runtime.durable.last_sequence,
             retained_from=log.first,

@@ -31,14 +31,17 @@ class Observer(Protocol):
     def quota(self, resource: str) -> None:
         """An action was refused because this resource (a key of the limits table) is used up."""
 
-    def handshake(self, outcome: str) -> None:
-        """A handshake ended."""
+    def handshake(self, outcome: str, seconds: float) -> None:
+        """A handshake ended, so many seconds after the connection was taken."""
 
     def frame_in(self, frame_type: int, nbytes: int) -> None:
         """A whole frame arrived."""
 
     def frame_out(self, frame_type: int, nbytes: int) -> None:
         """A whole frame was handed to the transport."""
+
+    def command_wait(self, seconds: float) -> None:
+        """A command or lookup had its turn so many seconds after it arrived."""
 
     def batch(self, size: int, seconds: float) -> None:
         """A batch of ``size`` transactions became durable after ``seconds``."""
@@ -68,13 +71,16 @@ class NullObserver:
     def quota(self, resource: str) -> None:
         """Ignored."""
 
-    def handshake(self, outcome: str) -> None:
+    def handshake(self, outcome: str, seconds: float) -> None:
         """Ignored."""
 
     def frame_in(self, frame_type: int, nbytes: int) -> None:
         """Ignored."""
 
     def frame_out(self, frame_type: int, nbytes: int) -> None:
+        """Ignored."""
+
+    def command_wait(self, seconds: float) -> None:
         """Ignored."""
 
     def batch(self, size: int, seconds: float) -> None:
@@ -93,7 +99,9 @@ class EngineStats(NamedTuple):
     pinned_bytes: int
     """Bytes held by snapshot cuts (P3-44)."""
     pending: int
-    """Admitted operations that are not durable yet (P3-47)."""
+    """Admitted operations that are not durable yet (P3-47), and commands and lookups that wait for their turn."""
+    backlog: int
+    """Commands and lookups that wait for their turn."""
     head_sequence: int
     """EventCut of the newest transaction."""
     durable_sequence: int

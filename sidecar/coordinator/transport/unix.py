@@ -13,7 +13,8 @@ from typing import Final, Protocol, cast
 from sidecar.base.clock import Now
 from sidecar.coordinator.authority.proof import ChannelBinding
 from sidecar.coordinator.engine.connection import Connection
-from sidecar.coordinator.session import OUTPUT_PER_TURN, ServerSession, State
+from sidecar.coordinator.machines.connection import ConnectionState
+from sidecar.coordinator.session import OUTPUT_PER_TURN, ServerSession
 from sidecar.coordinator.transport.peers import Peer, PeerRefused, peer_of
 from sidecar.coordinator.wire.enums import ErrorCode
 
@@ -72,7 +73,7 @@ class UnixConnection(asyncio.BufferedProtocol):
     @property
     def authenticated(self) -> bool:
         """Whether the handshake is done."""
-        return self._session is not None and self._session.state is State.ACT
+        return self._session is not None and self._session.state is ConnectionState.ACT
 
     # ---- asyncio.BufferedProtocol ----
 
@@ -143,6 +144,12 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._stopped = True
         self._update_reading()
 
+    def check_fence(self) -> None:
+        """The authority may be lost: a peer in the handshake is told so."""
+        if self._session is not None:
+            self._session.check_fence(self._host.now())
+            self._after_input()
+
     def finish(self) -> None:
         """Write what there is and then close."""
         self._finishing = True
@@ -168,10 +175,13 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._schedule_flush()
         if self._session.connection is not None:
             self._host.kick()
-        if self._session.has_input and not self._continue_due:
+        self._schedule_continue()
+        self._update_reading()
+
+    def _schedule_continue(self) -> None:
+        if self._session is not None and self._session.has_input and not self._continue_due:
             self._continue_due = True
             self._loop.call_soon(self._continue)
-        self._update_reading()
 
     def _continue(self) -> None:
         """Go on with frames that an earlier turn left."""
@@ -186,7 +196,7 @@ class UnixConnection(asyncio.BufferedProtocol):
         session, transport = self._session, self._transport
         if session is None or transport is None or transport.is_closing():
             return
-        wanted = session.writable and not session.has_input and not session.closing and not self._stopped
+        wanted = session.writable and not session.behind and not session.closing and not self._stopped
         if wanted != self._reading:
             self._reading = wanted
             (transport.resume_reading if wanted else transport.pause_reading)()
@@ -231,3 +241,6 @@ class UnixConnection(asyncio.BufferedProtocol):
         if session.closing or self._finishing:
             self._update_reading()
             self._schedule_flush()
+        else:
+            # What was written or executed may have been in the way of input.
+            self._schedule_continue()

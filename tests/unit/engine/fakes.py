@@ -111,3 +111,7 @@ class Recorder:
 
     def count(self, *call: Any) -> int:
         return self.calls.count(call)
+
+    def named(self, *call: Any) -> int:
+        """Calls that begin so, whatever was measured besides."""
+        return sum(made[: len(call)] == call for made in self.calls)

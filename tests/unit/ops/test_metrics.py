@@ -55,7 +55,7 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     metrics.frame_in(0x02, 7)
     metrics.frame_in(0x03, 7)
     metrics.frame_out(FrameType.ACK, 12)
-    metrics.handshake("ok")
+    metrics.handshake("ok", 0.02)
     metrics.command(CommandKind.CREATE_OBJECTIVE, "succeeded")
     metrics.refused(ErrorCode.SCOPE_DENIED)
     metrics.gap(GapReason.GRANT_REVOKED)
@@ -116,7 +116,7 @@ def test_no_event_adds_a_series(metrics: Metrics) -> None:
         metrics.frame_out(number, 5)
     for code in ErrorCode:
         metrics.refused(code)
-        metrics.handshake(code.name.lower())
+        metrics.handshake(code.name.lower(), 0.02)
     for kind in CommandKind:
         metrics.command(kind, "succeeded")
         metrics.command(kind, "repeated")
@@ -129,5 +129,5 @@ def test_no_event_adds_a_series(metrics: Metrics) -> None:
 
 
 def test_two_processes_worth_of_metrics_do_not_share_state(metrics: Metrics) -> None:
-    metrics.handshake("ok")
+    metrics.handshake("ok", 0.02)
     assert exposed(Metrics())['sidecar_handshakes_total{outcome="ok"}'] == 0

@@ -250,7 +250,7 @@ async def test_a_peer_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind
     client = shell.connect()
     await client.send(hello().encode()[:100])
     client.sock.close()
-    await shell.until(lambda: shell.house.world.observer.count("handshake", "closed") == 1)
+    await shell.until(lambda: shell.house.world.observer.named("handshake", "closed") == 1)
     assert not shell.connections
 
 

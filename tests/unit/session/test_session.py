@@ -1,137 +1,43 @@
-"""The connection state machine: every state with every frame type, and what it costs to be refused."""
+"""One connection as a whole: caps in every state, turns, pressure, order; its table has its own exhaustive test."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
 
 import pytest
 
 from cext.frame import encode_frame
-from sidecar.coordinator.session import FRAMES_PER_TURN, TRANSITIONS, Action, State
+from sidecar.coordinator.machines.connection import ConnectionState
+from sidecar.coordinator.session import FRAMES_PER_TURN
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, FrameType
 from sidecar.coordinator.wire.ids import OperationId
-from sidecar.coordinator.wire.limits import HANDSHAKE_FRAME, HARD
+from sidecar.coordinator.wire.limits import HANDSHAKE_FRAME
 from sidecar.coordinator.wire.records import AuthorityGuard
-from sidecar.coordinator.wire.table import FRAME_TABLE, caps_for
-from sidecar.coordinator.wire.table import State as TableState
 from tests.unit.session.bench import House, Wire, hello
-
-STATES = (State.PRE, State.CHAL, State.ACT)
-EVERY_PAIR = [(state, number) for state in STATES for number in range(256)]
-
-
-def in_state(state: State) -> Wire:
-    house = House()
-    if state is State.ACT:
-        return house.login()
-    wire = house.open()
-    if state is State.CHAL:
-        wire.hello()
-    return wire
-
-
-def legal_frame(wire: Wire, frame_type: FrameType) -> fr.Frame:
-    """A frame of this type that its state accepts."""
-    one = {"request_id": 1}
-    rooted = {**one, "authority_guard": AuthorityGuard.decode(wire.house.world.authority.guard)}
-    credit = {"initial_credit_count": 0, "initial_credit_bytes": 0}
-    ident = b"\x09" * 16
-    values: dict[FrameType, dict[str, Any]] = {
-        FrameType.COORD_COMMAND: {**rooted, "operation_id": ident, "command_kind": 99, "payload": b""},
-        FrameType.GET_OPERATION_RESULT: {**rooted, "operation_id": ident},
-        FrameType.OPEN_SNAPSHOT: {**rooted, "selector": 0, "reserve_subscription": False},
-        FrameType.SNAPSHOT_NEXT: {**one, "snapshot_id": ident, "cursor": b"x"},
-        FrameType.SNAPSHOT_APPLIED: {**one, "snapshot_id": ident, **credit},
-        FrameType.SUBSCRIBE: {**rooted, "after_event_sequence": 0, **credit},
-        FrameType.CREDIT: {"subscription_id": ident, "add_count": 1, "add_bytes": 1},
-        FrameType.OPEN_REPLAY: {**rooted, "subscription_id": ident, "after_event_sequence": 0},
-        FrameType.REPLAY_NEXT: {**one, "replay_id": ident, "cursor": b"x"},
-        FrameType.REPLAY_APPLIED: {**one, "replay_id": ident, "subscription_id": ident, **credit},
-        FrameType.COORD_PING: {"nonce": 7},
-        FrameType.COORD_PONG: {"nonce": 7},
-        FrameType.COORD_ERROR: {"code": ErrorCode.INTERNAL, "message": "bye"},
-    }
-    if frame_type is FrameType.CREDIT:
-        wire.send(fr.FRAMES[FrameType.SUBSCRIBE](**values[FrameType.SUBSCRIBE]))
-        values[FrameType.CREDIT]["subscription_id"] = wire.take(fr.Subscribed).subscription_id
-    if frame_type is FrameType.COORD_HELLO:
-        return hello()
-    if frame_type is FrameType.WORKLOAD_RESPONSE:
-        return wire.response()
-    return fr.FRAMES[frame_type](**values[frame_type])
-
-
-@pytest.mark.req("P5-02", "P7-02", "P7-03", "P7-04", "W3-14", "P13-05", "P2-11", "W1-06", "P14-01")
-@pytest.mark.parametrize(("state", "number"), [pair for pair in EVERY_PAIR if pair not in TRANSITIONS])
-def test_every_pair_outside_the_table_is_a_fatal_protocol_error(state: State, number: int) -> None:
-    wire = in_state(state)
-    used = wire.house.world.used()
-    wire.send(encode_frame(number, b"\x01\x04\x01\x00"))
-    code, message = wire.refusal()
-    assert code == ErrorCode.PROTOCOL_ERROR
-    assert message == (
-        f"{FrameType(number).name} is not legal in state {state.value}"
-        if number in FrameType._value2member_map_
-        else f"unknown frame type {number:#04x}"
-    )
-    assert wire.session.state is State.CLOSED
-    assert not any(wire.house.world.used().values()), used
-
-
-@pytest.mark.req("W3-01", "P5-01", "P5-02")
-@pytest.mark.parametrize(("state", "number"), sorted(TRANSITIONS, key=str))
-def test_every_pair_of_the_table_is_taken(state: State, number: FrameType) -> None:
-    wire = in_state(state)
-    wire.send(legal_frame(wire, number))
-    frames = wire.received()
-    action = TRANSITIONS[state, number]
-    if action is Action.HELLO:
-        assert [type(f) for f in frames] == [fr.WorkloadChallenge]
-        assert wire.session.state is State.CHAL
-    elif action is Action.RESPONSE:
-        assert [type(f) for f in frames] == [fr.CoordHelloOk]
-        assert wire.session.state is State.ACT
-    elif number is FrameType.COORD_ERROR:
-        assert frames == []
-        assert wire.session.state is State.CLOSED
-    elif number is FrameType.COORD_PING:
-        assert [getattr(f, "nonce", None) for f in frames] == [7]
-        assert wire.session.state is state
-    else:
-        assert wire.session.state is state
-        assert not any(getattr(f, "code", None) == ErrorCode.PROTOCOL_ERROR for f in frames)
-
-
-@pytest.mark.req("P3-04")
-def test_the_machine_and_the_frame_table_agree() -> None:
-    for state in STATES:
-        caps = caps_for(cast(TableState, state.value), "server", HARD)
-        assert {number for number in range(256) if caps[number]} == {n for s, n in TRANSITIONS if s is state}
-    assert {number for _, number in TRANSITIONS} == {n for n, row in FRAME_TABLE.items() if row.direction != "s"}
+from tests.unit.session.states import LEGAL, OPEN_STATES, in_state, legal_frame
 
 
 @pytest.mark.req("P3-04", "P3-10", "P14-02", "P7-03")
-@pytest.mark.parametrize("state", STATES)
-def test_a_forbidden_type_with_a_huge_length_is_refused_on_its_header(state: State) -> None:
+@pytest.mark.parametrize("state", OPEN_STATES)
+def test_a_forbidden_type_with_a_huge_length_is_refused_on_its_header(state: ConnectionState) -> None:
     wire = in_state(state)
     wire.send(b"\x00\x0f\xff\xff\xa1")
     assert wire.refusal()[0] == ErrorCode.PROTOCOL_ERROR
 
 
 @pytest.mark.req("P3-02", "P3-10", "P13-05")
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", OPEN_STATES)
 @pytest.mark.parametrize("length", [0, 1_048_577, 0xFFFFFFFF])
-def test_a_length_out_of_range_is_refused_on_its_header(state: State, length: int) -> None:
+def test_a_length_out_of_range_is_refused_on_its_header(state: ConnectionState, length: int) -> None:
     wire = in_state(state)
     wire.send(length.to_bytes(4, "big") + bytes([FrameType.COORD_ERROR]))
     assert wire.refusal()[0] == ErrorCode.FRAME_TOO_LARGE
 
 
 @pytest.mark.req("P3-06")
-@pytest.mark.parametrize(("state", "number"), [(s, n) for s, n in sorted(TRANSITIONS, key=str) if s is not State.ACT])
-def test_handshake_frames_are_capped_at_16_kib(state: State, number: FrameType) -> None:
+@pytest.mark.parametrize(("state", "number"), [(s, n) for s, n in LEGAL if s is not ConnectionState.ACT])
+def test_handshake_frames_are_capped_at_16_kib(state: ConnectionState, number: FrameType) -> None:
     wire = in_state(state)
     wire.send((HANDSHAKE_FRAME).to_bytes(4, "big") + bytes([number]))
     assert wire.received() == []
@@ -169,7 +75,7 @@ def test_a_fatal_error_names_its_request_and_finished_replies_go_out_before_it()
     assert isinstance(found, fr.OperationResultFrame)
     assert isinstance(error, fr.CoordErrorFrame)
     assert (error.request_id, error.code) == (6, ErrorCode.STALE_AUTHORITY)
-    assert wire.session.state is State.CLOSED
+    assert wire.session.state is ConnectionState.CLOSED
 
 
 @pytest.mark.req("W8-10")
@@ -191,8 +97,8 @@ def test_one_turn_handles_a_bounded_number_of_frames_and_the_rest_follow() -> No
     assert not wire.session.has_input
 
 
-@pytest.mark.parametrize("state", [State.PRE, State.ACT])
-def test_a_peer_that_does_not_read_is_not_served(state: State) -> None:
+@pytest.mark.parametrize("state", [ConnectionState.PRE, ConnectionState.ACT])
+def test_a_peer_that_does_not_read_is_not_served(state: ConnectionState) -> None:
     wire = in_state(state)
     wire.session.set_writable(False)
     wire.send(*[fr.CoordPing(nonce=n) for n in range(500)])
@@ -207,7 +113,7 @@ def test_a_peer_that_does_not_read_is_not_served(state: State) -> None:
 
 
 def test_a_ping_flood_within_one_turn_never_overflows_the_control_lane() -> None:
-    wire = in_state(State.ACT)
+    wire = in_state(ConnectionState.ACT)
     wire.send(*[fr.CoordPing(nonce=n) for n in range(1000)])
     seen = wire.received()
     while wire.session.has_input:
@@ -244,7 +150,7 @@ def test_end_of_input_releases_everything() -> None:
     assert wire.session.deadline() is None
     early = house.open()
     early.session.eof(early.now)
-    assert house.world.observer.count("handshake", "closed") == 1
+    assert house.world.observer.named("handshake", "closed") == 1
 
 
 def test_frames_are_observed_by_type_and_size_in_both_directions() -> None:

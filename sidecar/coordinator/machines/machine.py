@@ -6,7 +6,7 @@ event raises the typed error that the table names, and nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -25,6 +25,23 @@ class Step(NamedTuple, Generic[S]):
     """What goes out, for people; empty when nothing does."""
     error: ErrorCode | None = None
     """The code with which the event is refused."""
+
+
+class Cell(NamedTuple, Generic[S]):
+    """A step in a table of rows: its next state is the one it stands in when ``next`` is ``None``."""
+
+    next: S | None = None
+    reply: str = ""
+    error: ErrorCode | None = None
+
+
+def by_rows(states: type[S], rows: Mapping[E, Sequence[Cell[S]]]) -> dict[tuple[S, E], Step[S]]:
+    """The steps of a table with one row of cells for each event, one cell for each state in its order."""
+    return {
+        (state, event): Step(state if cell.next is None else cell.next, cell.reply, cell.error)
+        for event, row in rows.items()
+        for state, cell in zip(states, row, strict=True)
+    }
 
 
 class Machine(Generic[S, E]):

@@ -12,6 +12,7 @@ import click
 
 from sidecar.base.ed25519 import digest_text
 from sidecar.cli import coordinator_show as show
+from sidecar.cli.coordinator_quota import quota
 from sidecar.cli.coordinator_target import (
     EXIT_HELP,
     CommandFailed,
@@ -26,6 +27,7 @@ from sidecar.cli.coordinator_target import (
     run,
     target_of,
 )
+from sidecar.cli.coordinator_top import top
 from sidecar.coordinator.client import CoordinatorClient, Outcome, ReconnectPolicy
 from sidecar.coordinator.client_watch import Broken, Cut, Restored, Watched, watch
 from sidecar.coordinator.pins import PinFile
@@ -55,11 +57,16 @@ _WATCH_SECONDS: Final = 120.0
 
 @click.group(name="coordinator", cls=Group, epilog=EXIT_HELP)
 def command() -> None:
-    """Durable work: hello, snapshot, watch, objectives, operations.
+    """Durable work: hello, snapshot, watch, objectives, operations; and what goes on in a coordinator: top, quota.
 
-    Every command proves its key and verifies the server first. The first use pins the server's authority; a changed one
-    is refused from then on. Private keys come from a file, a descriptor or a credential, never from the command line.
+    Commands that work with it prove their key and verify the server first. The first use pins the server's authority; a
+    changed one is refused from then on. Private keys come from a file, a descriptor or a credential, never from the
+    command line. `top` and `quota` ask the server's admin socket instead, as the user that runs the server.
     """
+
+
+command.add_command(top)
+command.add_command(quota)
 
 
 @command.command(epilog=EXIT_HELP)

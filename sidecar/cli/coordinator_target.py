@@ -259,7 +259,7 @@ def connection_options(function: F) -> F:
 def target_of(options: dict[str, Any]) -> Target:
     """Takes the connection options out of a command's options. Raises UsageError for what does not fit together."""
     dev: Path | None = options.pop("dev")
-    ready = {} if dev is None else _read_ready(dev)
+    ready = {} if dev is None else read_ready(dev)
     workload = _workload(ready, options.pop("workload"))
     coordinator = ready.get("coordinator", {})
     require = 0
@@ -376,7 +376,8 @@ def _notice(target: Target, event: ev.Event) -> None:
         click.echo(f"sidecar: a renewal of the certificate was refused: {one_line(event.detail)}", err=True)
 
 
-def _read_ready(dev: Path) -> dict[str, Any]:
+def read_ready(dev: Path) -> dict[str, Any]:
+    """The ready line of the `sidecar dev` that runs in this directory."""
     try:
         ready = json.loads((dev / "ready.json").read_bytes())
     except FileNotFoundError:

@@ -32,11 +32,11 @@ from sidecar.coordinator.client_errors import (
     ConnectionLost,
     OutcomeUnknown,
 )
-from sidecar.coordinator.client_handshake import DEFAULT_LIFETIME, ClientConfig
+from sidecar.coordinator.client_handshake import DEFAULT_LIFETIME, REPLAY_BOUND, ClientConfig, ReplayBound
 from sidecar.coordinator.client_link import Link, Subscription
 from sidecar.coordinator.client_stream import Projection
 from sidecar.coordinator.client_trust import Pins
-from sidecar.coordinator.wire.enums import CommandKind, Scope
+from sidecar.coordinator.wire.enums import Capability, CommandKind, Scope
 from sidecar.coordinator.wire.errors import ProtocolError
 from sidecar.coordinator.wire.ids import (
     EventCut,
@@ -134,11 +134,12 @@ class CoordinatorClient:
         witness: WitnessPin | None = None,
         authority: bytes | None = None,
         scopes: int = int(Scope.WORK_READ | Scope.WORK_COMMAND),
-        capabilities: int = 0,
+        capabilities: int = int(Capability.EVENT_REPLAY),
         required: int = 0,
         client_name: str = "sidecar",
         limits: Limits = REFERENCE,
         lifetime: int = DEFAULT_LIFETIME,
+        replay: ReplayBound = REPLAY_BOUND,
         patience: float = 10.0,
         reconnect: ReconnectPolicy = ReconnectPolicy(),
         first: ReconnectPolicy | None = None,
@@ -152,8 +153,8 @@ class CoordinatorClient:
         ``witness`` (id and public key) is needed until the authority is in ``pins``. ``authority`` is the only
         fingerprint to accept. ``scopes`` and ``capabilities`` are bit sets; ``required`` must be granted or the
         connection is refused (P1-08). ``lifetime`` is how many seconds the login is asked to last, ``patience`` bounds
-        the handshake and every request, in seconds. ``notice`` sees every verified event, for example
-        ``RenewalRefused``.
+        the handshake and every request, in seconds, and ``replay`` what one replay may stage. ``notice`` sees every
+        verified event, for example ``RenewalRefused``.
         """
         config = ClientConfig(
             key=key,
@@ -168,6 +169,7 @@ class CoordinatorClient:
             limits=limits,
             lifetime=lifetime,
             handshake_seconds=patience,
+            replay=replay,
         )
         client = cls(_Dial(Path(socket_path), config, clock, entropy, notice), reconnect, patience, max_in_flight)
         await client._retrying(client._connected, reconnect if first is None else first)
@@ -262,6 +264,15 @@ class CoordinatorClient:
     ) -> Subscription:
         """The events after a cut (0 = from the first event on)."""
         return await self._read(lambda link: link.subscribe(after, credit, projection), current=True)
+
+    async def replay(self, subscription: Subscription, *, credit: tuple[int, int] | None = None) -> ev.Replay:
+        """What a paused subscription missed, verified (P10-32); the same subscription goes on behind it.
+
+        ``subscription.replayable`` says whether to ask. A refusal (``CursorInvalid``: not retained or overflowed again,
+        ``ResourceExhausted``) or ``ReplayTooLarge`` leaves the subscription broken: then ``follow`` heals. Asked once;
+        when the connection ends, so does the subscription. A caller that is cancelled meanwhile has to ``follow`` too.
+        """
+        return await self._bounded(subscription.link, subscription.link.replay(subscription, credit))
 
     async def ping(self) -> float:
         """Seconds that a round trip takes."""

@@ -7,14 +7,15 @@ the authority's state is known: SYNCING until a snapshot or a stream, CURRENT, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from sidecar.coordinator import client_events as ev
-from sidecar.coordinator.client_connection import ClientConnection, ClientState
+from sidecar.coordinator.client_connection import ClientState
 from sidecar.coordinator.client_errors import PeerFault
 from sidecar.coordinator.client_handshake import ClientConfig
+from sidecar.coordinator.client_healing import ClientHealing
+from sidecar.coordinator.client_requests import Ask, ReplayAsk, Request, SnapshotAsk, SubscribeAsk
 from sidecar.coordinator.client_snapshot import SnapshotStaging
 from sidecar.coordinator.client_stream import Projection, Stream, StreamState
 from sidecar.coordinator.wire import frames as fr
@@ -22,13 +23,10 @@ from sidecar.coordinator.wire.enums import CommandKind, ErrorCode
 from sidecar.coordinator.wire.errors import LocalProtocolError, ProtocolError
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.ids import EventCut, OperationId, SubscriptionId
-from sidecar.coordinator.wire.limits import QUOTAS, WHOLE_AUTHORITY_SELECTOR
-from sidecar.coordinator.wire.records import AuthorityGuard, Precondition
+from sidecar.coordinator.wire.limits import WHOLE_AUTHORITY_SELECTOR
+from sidecar.coordinator.wire.records import Precondition
 
-MAX_REQUESTS: Final = QUOTAS["requests"].connection or 0
-"""Most requests that one connection may have open (P3-33)."""
-_U32: Final = 1 << 32
-_STALE: Final = (StreamState.STALE, StreamState.PAUSED_GAP)
+_STALE: Final = (StreamState.STALE, StreamState.PAUSED_GAP, StreamState.REPLAYING)
 
 
 class SyncState(Enum):
@@ -39,72 +37,19 @@ class SyncState(Enum):
     STALE = "stale"
 
 
-class _Ask(Enum):
-    """What an occupied request id waits for."""
-
-    COMMAND = "COORD_COMMAND_RESULT"
-    LOOKUP = "OPERATION_RESULT"
-    BEGIN = "SNAPSHOT_BEGIN"
-    PAGE = "SNAPSHOT_PAGE"
-    END = "SNAPSHOT_END"
-    APPLIED = "ACK"
-    SUBSCRIBED = "SUBSCRIBED"
-
-
-@dataclass(slots=True)
-class _Snapshot:
-    """A snapshot that was asked for. ``handle`` is the request id that its caller knows it by."""
-
-    keep: bool
-    reserve: bool
-    replaces: SubscriptionId | None
-    credit: tuple[int, int]
-    handle: int = 0
-    staging: SnapshotStaging | None = None
-
-
-@dataclass(slots=True)
-class _Subscribe:
-    projection: Projection
-    credit: tuple[int, int]
-
-
-@dataclass(slots=True)
-class _Request:
-    """One occupied request id (P7-09)."""
-
-    ask: _Ask
-    detail: _Snapshot | _Subscribe | None = None
-
-
-class ClientSession(ClientConnection):
+class ClientSession(ClientHealing):
     """One connection to a coordinator and everything that is asked over it."""
 
     def __init__(self, config: ClientConfig, entropy: Callable[[int], bytes]) -> None:
         super().__init__(config, entropy)
-        self._requests: dict[int, _Request] = {}
-        self._next_request = 1
-        self._streams: dict[SubscriptionId, Stream] = {}
         self._synced = False
 
     @property
     def sync(self) -> SyncState:
-        """STALE from the first discontinuity or the close on, until a fresh snapshot is verified (P10-12..19)."""
+        """STALE from the first discontinuity or the close on, until it is healed (P10-12..19)."""
         if self.closing or any(stream.state in _STALE for stream in self._streams.values()):
             return SyncState.STALE
         return SyncState.CURRENT if self._synced else SyncState.SYNCING
-
-    @property
-    def open_requests(self) -> int:
-        """Occupied request ids."""
-        return len(self._requests)
-
-    def projection(self, subscription_id: SubscriptionId) -> Projection:
-        """What a stream knows; it goes on being readable, and says that it is stale, after the connection ended."""
-        stream = self._streams.get(subscription_id)
-        if stream is None:
-            raise LocalProtocolError("this connection has no such subscription")
-        return stream.projection
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -121,7 +66,7 @@ class ClientSession(ClientConnection):
             raise LocalProtocolError(f"a payload of {len(payload)} bytes; the server takes {selected.typed_payload}")
         conditions = tuple(preconditions)
         return self._ask(
-            _Ask.COMMAND,
+            Ask.COMMAND,
             None,
             lambda request_id: fr.CoordCommand(
                 request_id=request_id,
@@ -137,7 +82,7 @@ class ClientSession(ClientConnection):
         """Ask for the stored result of an operation (P8-02)."""
         guard = self._require_active()
         return self._ask(
-            _Ask.LOOKUP,
+            Ask.LOOKUP,
             None,
             lambda request_id: fr.GetOperationResult(
                 request_id=request_id, authority_guard=guard, operation_id=operation_id
@@ -160,9 +105,9 @@ class ClientSession(ClientConnection):
         """
         guard = self._require_active()
         granted = self._credit(credit) if reserve else (0, 0)
-        snapshot = _Snapshot(keep or reserve, reserve, replaces, granted)
+        snapshot = SnapshotAsk(keep or reserve, reserve, replaces, granted)
         snapshot.handle = self._ask(
-            _Ask.BEGIN,
+            Ask.BEGIN,
             snapshot,
             lambda request_id: fr.OpenSnapshot(
                 request_id=request_id,
@@ -184,8 +129,8 @@ class ClientSession(ClientConnection):
         if known.cut != after or known.stale is not None:
             raise LocalProtocolError("the projection is not the state at the cut to follow from")
         return self._ask(
-            _Ask.SUBSCRIBED,
-            _Subscribe(known, granted),
+            Ask.SUBSCRIBED,
+            SubscribeAsk(known, granted),
             lambda request_id: fr.Subscribe(
                 request_id=request_id,
                 authority_guard=guard,
@@ -212,10 +157,10 @@ class ClientSession(ClientConnection):
         elif isinstance(frame, fr.Gap):
             self._emit(self._stream(frame.subscription_id).gap(frame))
         elif isinstance(frame, fr.CoordCommandResult):
-            self._take(frame.request_id, _Ask.COMMAND)
+            self._take(frame.request_id, Ask.COMMAND)
             self._emit(ev.OperationReply(frame.request_id, frame.operation))
         elif isinstance(frame, fr.OperationResultFrame):
-            self._take(frame.request_id, _Ask.LOOKUP)
+            self._take(frame.request_id, Ask.LOOKUP)
             self._emit(ev.OperationReply(frame.request_id, frame.operation))
         elif isinstance(frame, fr.SnapshotBegin):
             self._snapshot_begin(frame)
@@ -225,13 +170,19 @@ class ClientSession(ClientConnection):
             self._snapshot_end(frame)
         elif isinstance(frame, fr.Subscribed):
             self._subscribed(frame)
+        elif isinstance(frame, fr.ReplayBegin):
+            self._replay_begin(frame)
+        elif isinstance(frame, fr.ReplayPage):
+            self._replay_page(frame)
+        elif isinstance(frame, fr.ReplayEnd):
+            self._replay_end(frame)
         elif isinstance(frame, fr.Ack):
             self._applied(frame)
         else:
             raise PeerFault(ErrorCode.PROTOCOL_ERROR, f"{type(frame).__name__} was not asked for")
 
     def _snapshot_begin(self, frame: fr.SnapshotBegin) -> None:
-        snapshot = self._snapshot(frame.request_id, _Ask.BEGIN)
+        snapshot = self._snapshot(frame.request_id, Ask.BEGIN)
         welcome = self.welcome
         if (frame.subscription_id is not None) != snapshot.reserve:
             raise PeerFault(ErrorCode.PROTOCOL_ERROR, "a reservation that was not asked for, or none that was")
@@ -251,25 +202,25 @@ class ClientSession(ClientConnection):
         self._continue(frame.request_id, snapshot, snapshot.staging)
 
     def _snapshot_page(self, frame: fr.SnapshotPage) -> None:
-        snapshot = self._snapshot(frame.request_id, _Ask.PAGE)
+        snapshot = self._snapshot(frame.request_id, Ask.PAGE)
         staging = _staging(snapshot)
         staging.page(frame)
         self._continue(frame.request_id, snapshot, staging)
 
-    def _continue(self, request_id: int, snapshot: _Snapshot, staging: SnapshotStaging) -> None:
+    def _continue(self, request_id: int, snapshot: SnapshotAsk, staging: SnapshotStaging) -> None:
         """Ask for the next page, or wait for END under the id that stays occupied (P9-17..20)."""
         cursor = staging.cursor
         if cursor is None:
-            self._requests[request_id] = _Request(_Ask.END, snapshot)
+            self._requests[request_id] = Request(Ask.END, snapshot)
         else:
             self._ask(
-                _Ask.PAGE,
+                Ask.PAGE,
                 snapshot,
                 lambda next_id: fr.SnapshotNext(request_id=next_id, snapshot_id=staging.snapshot_id, cursor=cursor),
             )
 
     def _snapshot_end(self, frame: fr.SnapshotEnd) -> None:
-        request = self._snapshot(frame.request_id, _Ask.END)
+        request = self._snapshot(frame.request_id, Ask.END)
         staging = _staging(request)
         snapshot = staging.end(frame)
         self._synced = True
@@ -281,7 +232,7 @@ class ClientSession(ClientConnection):
             stream.projection = Projection(snapshot.records, snapshot.base)
         self._emit(ev.SnapshotReady(request.handle, snapshot))
         self._ask(
-            _Ask.APPLIED,
+            Ask.APPLIED,
             request,
             lambda request_id: fr.SnapshotApplied(
                 request_id=request_id,
@@ -293,14 +244,19 @@ class ClientSession(ClientConnection):
         )
 
     def _applied(self, frame: fr.Ack) -> None:
-        request = self._snapshot(frame.request_id, _Ask.APPLIED)
+        request = self._take(frame.request_id, Ask.APPLIED).detail
+        if isinstance(request, ReplayAsk):
+            self._replay_applied(request)
+            return
+        if not isinstance(request, SnapshotAsk):
+            raise PeerFault(ErrorCode.PROTOCOL_ERROR, "an ACK of something that is not applied")
         subscription_id = _staging(request).subscription_id
         if subscription_id is not None and (stream := self._streams.get(subscription_id)) is not None:
             self._go_live(stream, request.handle, request.credit)
 
     def _subscribed(self, frame: fr.Subscribed) -> None:
-        detail = self._take(frame.request_id, _Ask.SUBSCRIBED).detail
-        if not isinstance(detail, _Subscribe):
+        detail = self._take(frame.request_id, Ask.SUBSCRIBED).detail
+        if not isinstance(detail, SubscribeAsk):
             raise PeerFault(ErrorCode.PROTOCOL_ERROR, "a subscription that was not asked for")
         if frame.next_delivery_sequence != 1:
             raise PeerFault(ErrorCode.PROTOCOL_ERROR, "a new subscription does not start at delivery 1")
@@ -322,14 +278,17 @@ class ClientSession(ClientConnection):
             if not error.fatal:
                 raise PeerFault(ErrorCode.PROTOCOL_ERROR, "an error of a request that is not open")
             return
-        if isinstance(request.detail, _Snapshot):
+        if isinstance(request.detail, ReplayAsk):
+            self._replay_refused(request.detail, request.ask, error)
+            return
+        if isinstance(request.detail, SnapshotAsk):
             self._drop_reservation(request.detail, error)
             request_id = request.detail.handle
-            if request.ask is _Ask.APPLIED and not request.detail.reserve:
+            if request.ask is Ask.APPLIED and not request.detail.reserve:
                 return  # the snapshot is complete and published; only its lease was gone already
         self._emit(ev.Refused(request_id, error))
 
-    def _drop_reservation(self, snapshot: _Snapshot, error: ProtocolError) -> None:
+    def _drop_reservation(self, snapshot: SnapshotAsk, error: ProtocolError) -> None:
         staging = snapshot.staging
         reserved = None if staging is None else staging.subscription_id
         # It may be replaced already by the snapshot that healed it.
@@ -337,75 +296,8 @@ class ClientSession(ClientConnection):
         if stream is not None and stream.state is StreamState.RESERVED_SNAPSHOT:
             self._emit(stream.go_stale(f"the snapshot that it continues was refused ({error.code.name})"))
 
-    # -- plumbing ---------------------------------------------------------------------------------------------------
 
-    def _require_current(self) -> AuthorityGuard:
-        guard = self._require_active()
-        if self._adopting:
-            raise LocalProtocolError("a later activation answered: a complete snapshot comes first")
-        return guard
-
-    def _credit(self, credit: tuple[int, int] | None) -> tuple[int, int]:
-        selected = self.welcome.selected
-        most = (selected.credit_count, selected.credit_bytes)
-        if credit is None:
-            return most
-        if not (0 <= credit[0] <= most[0] and 0 <= credit[1] <= most[1]):
-            raise LocalProtocolError(f"initial credit {credit} is above the selected maxima {most}")
-        return credit
-
-    def _ask(self, ask: _Ask, detail: _Snapshot | _Subscribe | None, build: Callable[[int], Frame]) -> int:
-        if len(self._requests) >= MAX_REQUESTS:
-            raise LocalProtocolError(f"{MAX_REQUESTS} requests are open; wait for a reply")
-        while self._next_request in self._requests:
-            self._advance()
-        request_id = self._next_request
-        self._send(build(request_id))
-        self._advance()
-        self._requests[request_id] = _Request(ask, detail)
-        return request_id
-
-    def _advance(self) -> None:
-        self._next_request = (self._next_request + 1) % _U32 or 1
-
-    def _take(self, request_id: int, ask: _Ask) -> _Request:
-        """Free the id that this reply ends; a reply to anything else is a breach (P8-01, P13-08)."""
-        request = self._requests.pop(request_id, None)
-        if request is None or request.ask is not ask:
-            raise PeerFault(ErrorCode.PROTOCOL_ERROR, f"{ask.value} answers no such request")
-        return request
-
-    def _snapshot(self, request_id: int, ask: _Ask) -> _Snapshot:
-        detail = self._take(request_id, ask).detail
-        if not isinstance(detail, _Snapshot):
-            raise PeerFault(ErrorCode.PROTOCOL_ERROR, f"{ask.value} answers no snapshot")
-        return detail
-
-    def _stream(self, subscription_id: SubscriptionId) -> Stream:
-        stream = self._streams.get(subscription_id)
-        if stream is None:
-            raise PeerFault(ErrorCode.PROTOCOL_ERROR, "a frame of a subscription that does not exist")
-        return stream
-
-    def _add_stream(self, stream: Stream) -> None:
-        if stream.subscription_id in self._streams:
-            raise PeerFault(ErrorCode.PROTOCOL_ERROR, "a subscription id is given out twice")
-        self._streams[stream.subscription_id] = stream
-
-    def _abandon(self) -> tuple[int, ...]:
-        """Every stream is stale and every request indeterminate (P10-19, P13-07)."""
-        for stream in self._streams.values():
-            if stream.state not in _STALE:
-                self._emit(stream.go_stale("the connection ended"))
-        handles = {
-            request.detail.handle if isinstance(request.detail, _Snapshot) else request_id
-            for request_id, request in self._requests.items()
-        }
-        self._requests.clear()
-        return tuple(sorted(handles))
-
-
-def _staging(snapshot: _Snapshot) -> SnapshotStaging:
+def _staging(snapshot: SnapshotAsk) -> SnapshotStaging:
     if snapshot.staging is None:
         raise PeerFault(ErrorCode.PROTOCOL_ERROR, "a snapshot frame before SNAPSHOT_BEGIN")
     return snapshot.staging

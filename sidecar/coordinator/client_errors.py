@@ -84,6 +84,10 @@ class ContinuityLost(ClientError):
         self.healable = healable
 
 
+class ReplayTooLarge(ClientError):
+    """A replay is above the bound of this client; it was dropped and a fresh snapshot has to heal the stream."""
+
+
 class OutcomeUnknown(ClientError):
     """The reply of a command is lost and its outcome could not be looked up; no new work was started (P8-37..39)."""
 

@@ -78,21 +78,19 @@ class SnapshotReady:
 
 @dataclass(frozen=True, slots=True)
 class StreamLive:
-    """Events of this subscription follow (P9-24, P10-02); ``request_id`` is the one that asked for it."""
+    """Events of this subscription follow (P9-24, P10-02, P10-34); ``request_id`` is the one that asked for it."""
 
     request_id: int
     subscription_id: SubscriptionId
 
 
 @dataclass(frozen=True, slots=True)
-class WorkEvent:
-    """One delivered event, exact-next in its stream. ``nbytes`` is its whole size on the wire, the byte credit it used.
+class Change:
+    """One event of the authority: the same in live streams and in replays (P10-14).
 
     ``record`` is the object after the change; None for the kinds that carry a source fact or a source gap.
     """
 
-    subscription_id: SubscriptionId
-    delivery: DeliverySequence
     sequence: EventSequence
     event_id: EventId
     kind: EventKind
@@ -100,7 +98,42 @@ class WorkEvent:
     revision: ObjectRevision
     payload: bytes = field(repr=False)  # documents stay out of logs
     record: SnapshotRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkEvent(Change):
+    """One delivered event, exact-next in its stream. ``nbytes`` is its whole size on the wire: its byte credit."""
+
+    subscription_id: SubscriptionId
+    delivery: DeliverySequence
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Everything that a paused subscription missed: its visible events in ``(after, through]``, complete and verified.
+
+    ``events`` are the ones that were not told before, so normally all ``event_count`` of them (P10-32).
+    """
+
+    subscription_id: SubscriptionId
+    after: EventCut
+    through: EventCut
+    events: tuple[Change, ...]
+    event_count: int
+    page_count: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReady:
+    """A replay was verified; ``StreamLive`` follows with the same ``request_id``, that of ``open_replay``.
+
+    When the server does not resume the stream after all, ``StreamGap`` or ``StreamStale`` follows instead.
+    """
+
+    request_id: int
+    replay: Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +149,16 @@ class StreamGap:
 
 @dataclass(frozen=True, slots=True)
 class StreamStale:
-    """This side found a discontinuity: a delivery or a revision is not the next one (P10-12, P10-15)."""
+    """This side found a discontinuity: a delivery or a revision is not the next one (P10-12, P10-15).
+
+    ``healable``: nothing is wrong with the server, it holds the subscription paused (a replay was not applied in time).
+    """
 
     subscription_id: SubscriptionId
     last_delivery: int
     last_event: int
     detail: str
+    healable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +204,7 @@ Event = (
     | SnapshotReady
     | StreamLive
     | WorkEvent
+    | ReplayReady
     | StreamGap
     | StreamStale
     | Refused

@@ -25,7 +25,7 @@ from sidecar.coordinator.authority.proof import (
 from sidecar.coordinator.client_errors import VerificationFailed
 from sidecar.coordinator.client_events import Welcome
 from sidecar.coordinator.client_trust import Pins, Standing
-from sidecar.coordinator.wire.enums import Scope
+from sidecar.coordinator.wire.enums import Capability, Scope
 from sidecar.coordinator.wire.errors import LocalProtocolError
 from sidecar.coordinator.wire.frames import CoordHello, CoordHelloOk, WorkloadChallenge, WorkloadResponse
 from sidecar.coordinator.wire.limits import PROTOCOL, REFERENCE, RETENTION_FLOOR, Limits, check_offer, select
@@ -36,12 +36,27 @@ DEFAULT_LIFETIME = 3600
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayBound:
+    """Most that one replay may stage before it is verified. More than that is cheaper to take as a fresh snapshot.
+
+    ``nbytes`` counts event images and cursors on the wire; decoded they need about three times as much memory.
+    """
+
+    events: int = 65_536
+    nbytes: int = 32 * 1_048_576
+
+
+REPLAY_BOUND = ReplayBound()
+
+
+@dataclass(frozen=True, slots=True)
 class ClientConfig:
     """What a client brings to a connection.
 
     ``derive_binding`` gives this side's own channel binding for the server's nonce (W5-07). ``witness`` is needed until
     the authority is pinned, and must agree with the pin afterwards. ``authority`` narrows the accepted fingerprint.
-    ``scopes``, ``capabilities`` (offered) and ``required`` are bit sets; the last two fields are seconds.
+    ``scopes``, ``capabilities`` (offered) and ``required`` are bit sets; ``lifetime`` and ``handshake_seconds`` are
+    seconds.
     """
 
     key: SigningKey
@@ -50,12 +65,13 @@ class ClientConfig:
     witness: WitnessPin | None = None
     authority: bytes | None = None
     scopes: int = int(Scope.WORK_READ | Scope.WORK_COMMAND)
-    capabilities: int = 0
+    capabilities: int = int(Capability.EVENT_REPLAY)
     required: int = 0
     client_name: str = "sidecar"
     limits: Limits = REFERENCE
     lifetime: int = DEFAULT_LIFETIME
     handshake_seconds: float = 10.0
+    replay: ReplayBound = REPLAY_BOUND
 
 
 class Handshake:

@@ -33,7 +33,7 @@ class Subscription:
 
     Iterate it (``async for``). Taking an event returns its credit to the server, so an application that stops taking
     stops the stream and nothing piles up. The iteration never just ends: it raises ``ContinuityLost`` at a GAP, at a
-    discontinuity, and when the connection closes.
+    discontinuity, and when the connection closes. After a replay it goes on.
     """
 
     def __init__(self, link: Link, subscription_id: SubscriptionId, projection: Projection) -> None:
@@ -63,16 +63,31 @@ class Subscription:
         """Events that arrived and were not taken yet."""
         return len(self._items)
 
+    @property
+    def link(self) -> Link:
+        """The connection that this subscription lives and ends with."""
+        return self._link
+
+    @property
+    def replayable(self) -> bool:
+        """Can a replay heal it now? Otherwise only a fresh snapshot does (P10-22, P10-36)."""
+        return self._link.session.replayable(self.subscription_id)
+
     def put(self, event: ev.WorkEvent) -> None:
-        """An event arrived (for the link)."""
-        self._items.append(event)
-        self._notify()
+        """An event arrived (for the link). Nothing follows a loss before the replay that heals it was told."""
+        if self._failure is None:
+            self._items.append(event)
+            self._notify()
 
     def fail(self, failure: ContinuityLost) -> None:
         """Continuity is lost after the events that are queued (for the link)."""
         if self._failure is None:
             self._failure = failure
             self._notify()
+
+    def resume(self) -> None:
+        """A replay told what was missed (for the link)."""
+        self._failure = None
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -98,6 +113,7 @@ class Link(asyncio.BufferedProtocol):
         self._replies: dict[int, asyncio.Future[OperationResult]] = {}
         self._snapshots: dict[int, asyncio.Future[ev.Snapshot]] = {}
         self._lives: dict[int, asyncio.Future[Subscription]] = {}
+        self._replays: dict[int, asyncio.Future[ev.Replay]] = {}
         self._pongs: dict[int, asyncio.Future[None]] = {}
         self._subscriptions: dict[SubscriptionId, Subscription] = {}
 
@@ -171,6 +187,12 @@ class Link(asyncio.BufferedProtocol):
         await self._until_usable()
         return await self._reply(self._lives, self.session.subscribe(after, credit=credit, projection=projection))
 
+    async def replay(self, subscription: Subscription, credit: tuple[int, int] | None) -> ev.Replay:
+        """What a paused subscription missed; it goes on behind that."""
+        await self._until_usable()
+        handle = self.session.open_replay(subscription.subscription_id, credit=credit)
+        return await self._reply(self._replays, handle)
+
     async def ping(self, nonce: int) -> None:
         """Wait for the PONG with this nonce."""
         await self._until_usable()
@@ -237,6 +259,8 @@ class Link(asyncio.BufferedProtocol):
                 _resolve(self._replies.pop(request_id, None), result)
             case ev.WorkEvent():
                 self._with(event.subscription_id, lambda subscription: subscription.put(event))
+            case ev.ReplayReady(request_id, replay):
+                self._replay_ready(request_id, replay)
             case ev.SnapshotReady(request_id, snapshot):
                 self._snapshot_ready(request_id, snapshot)
             case ev.StreamLive(request_id, subscription_id):
@@ -245,7 +269,7 @@ class Link(asyncio.BufferedProtocol):
             case ev.StreamGap() | ev.StreamStale():
                 self._with(event.subscription_id, lambda subscription: subscription.fail(_lost(event)))
             case ev.Refused(request_id, error):
-                for table in self._tables()[:3]:
+                for table in self._tables()[:4]:
                     _reject(table.pop(request_id, None), error)
             case ev.Ready(welcome):
                 _resolve(self.ready, welcome)
@@ -257,13 +281,20 @@ class Link(asyncio.BufferedProtocol):
 
     def _tables(self) -> tuple[dict[int, asyncio.Future[Any]], ...]:
         return cast(
-            tuple[dict[int, asyncio.Future[Any]], ...], (self._replies, self._snapshots, self._lives, self._pongs)
+            tuple[dict[int, asyncio.Future[Any]], ...],
+            (self._replies, self._snapshots, self._lives, self._replays, self._pongs),
         )
 
     def _snapshot_ready(self, request_id: int, snapshot: ev.Snapshot) -> None:
         if snapshot.subscription_id is not None:
             self._subscribe(snapshot.subscription_id)
         _resolve(self._snapshots.pop(request_id, None), snapshot)
+
+    def _replay_ready(self, request_id: int, replay: ev.Replay) -> None:
+        waiting = self._replays.pop(request_id, None)
+        if waiting is not None and not waiting.done():  # else nobody saw the replay: the subscription stays broken
+            self._with(replay.subscription_id, Subscription.resume)
+        _resolve(waiting, replay)
 
     def _subscribe(self, subscription_id: SubscriptionId) -> Subscription:
         subscription = Subscription(self, subscription_id, self.session.projection(subscription_id))
@@ -304,7 +335,7 @@ def _lost(event: ev.StreamGap | ev.StreamStale) -> ContinuityLost:
         detail,
         last_delivery=event.last_delivery,
         last_event=event.last_event,
-        healable=isinstance(event, ev.StreamGap),
+        healable=isinstance(event, ev.StreamGap) or event.healable,
     )
 
 

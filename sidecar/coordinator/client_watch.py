@@ -1,7 +1,7 @@
 """Following the authority for a long time: a stream that heals in the open (P10-19, P10-36, P12-31).
 
-Whatever breaks continuity is told first, then it is healed by a fresh snapshot, which is told too together with what it
-changed. Nothing is filled in silently.
+Whatever breaks continuity is told first, then it is healed and that is told too: by a replay with the events that were
+missed, where the server still has them, else by a fresh snapshot with what it changed. Nothing is filled in silently.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
-from sidecar.coordinator.client_errors import ContinuityLost
-from sidecar.coordinator.client_events import Snapshot, Welcome, WorkEvent
+from sidecar.coordinator.client_errors import ClientError, ContinuityLost, ReplayTooLarge
+from sidecar.coordinator.client_events import Change, Replay, Snapshot, Welcome, WorkEvent
 from sidecar.coordinator.client_link import Subscription
-from sidecar.coordinator.wire.errors import CursorInvalid
+from sidecar.coordinator.wire.errors import CursorInvalid, ProtocolError
 from sidecar.coordinator.wire.ids import EventCut, SubscriptionId
 from sidecar.coordinator.wire.records import SnapshotRecord
 
@@ -49,13 +49,21 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """The events that were missed, in order; the same subscription goes on behind the cut ``through`` (P10-32..34)."""
+
+    events: tuple[Change, ...]
+    through: EventCut
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """Connected again, maybe to a later activation."""
 
     welcome: Welcome
 
 
-Watched = Cut | WorkEvent | Broken | Restored
+Watched = Cut | WorkEvent | Broken | Replayed | Restored
 
 
 async def watch(
@@ -79,23 +87,49 @@ async def watch(
                 delays = policy.delays()
                 yield event
         except ContinuityLost as loss:
-            known = events.projection.records
             yield Broken(loss, client.down)
-            if not heal:
+            delay = next(delays, None) if heal else None
+            if delay is None:
                 raise
+            healed = await _replay(client, events, loss)
+            if isinstance(healed, Replay):
+                if healed.events:
+                    delays = policy.delays()
+                yield Replayed(healed.events, healed.through)
+                continue
+            if healed is not None:
+                yield healed
+            known = events.projection.records
             before = client.welcome
-            snapshot, events = await _heal(client, events, loss, delays)
+            snapshot, events = await _heal(client, events, loss, delay, delays)
             if client.welcome is not before:
                 yield Restored(client.welcome)
             yield _cut(Why.HEAL, snapshot, known)
 
 
+async def _replay(client: CoordinatorClient, broken: Subscription, loss: ContinuityLost) -> Replay | Broken | None:
+    """Heal on the same subscription. None: only a snapshot does. ``Broken``: the connection ended by trying."""
+    if not loss.healable or client.down is not None or not broken.replayable:
+        return None
+    try:
+        return await client.replay(broken)
+    except ReplayTooLarge:
+        client.disconnect()  # the server holds the subscription for this replay; a connection without it is at hand
+    except (ClientError, ProtocolError) as error:
+        if client.down is not None:
+            return Broken(_ended(loss, error), client.down)
+    return None
+
+
+def _ended(loss: ContinuityLost, error: Exception) -> ContinuityLost:
+    return ContinuityLost(
+        f"the replay failed: {error}", last_delivery=loss.last_delivery, last_event=loss.last_event, healable=False
+    )
+
+
 async def _heal(
-    client: CoordinatorClient, broken: Subscription, loss: ContinuityLost, delays: Iterator[float]
+    client: CoordinatorClient, broken: Subscription, loss: ContinuityLost, delay: float, delays: Iterator[float]
 ) -> tuple[Snapshot, Subscription]:
-    delay = next(delays, None)
-    if delay is None:
-        raise loss
     replaces: SubscriptionId | None = None
     if client.down is None:
         if loss.healable:

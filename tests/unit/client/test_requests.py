@@ -9,8 +9,9 @@ import pytest
 
 from cext.digest import operation_digest
 from sidecar.coordinator import client_events as ev
-from sidecar.coordinator.client_core import MAX_REQUESTS, SyncState
+from sidecar.coordinator.client_core import SyncState
 from sidecar.coordinator.client_errors import AuthorityExpired, ConnectionLost, PeerFault
+from sidecar.coordinator.client_requests import MAX_REQUESTS
 from sidecar.coordinator.client_trust import Pins
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType, ObjectKind, ResultKind

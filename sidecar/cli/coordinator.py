@@ -29,7 +29,8 @@ from sidecar.cli.coordinator_target import (
 )
 from sidecar.cli.coordinator_top import top
 from sidecar.coordinator.client import CoordinatorClient, Outcome, ReconnectPolicy
-from sidecar.coordinator.client_watch import Broken, Cut, Restored, Watched, watch
+from sidecar.coordinator.client_events import Change
+from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, Watched, watch
 from sidecar.coordinator.pins import PinFile
 from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
 from sidecar.coordinator.wire.ids import (
@@ -145,8 +146,9 @@ def snapshot(**options: Any) -> None:
 def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
     """Follow events, one line each, until Ctrl-C.
 
-    Starts with a verified snapshot. A GAP or a lost connection is shown and then healed by a fresh snapshot, with what
-    changed meanwhile; a server that restarts is waited for (--wait, at least 120 seconds).
+    Starts with a verified snapshot. A GAP is shown and then healed by a replay of the events that were missed; where
+    the server can not replay, and after a lost connection, by a fresh snapshot with what changed meanwhile. A server
+    that restarts is waited for (--wait, at least 120 seconds).
     """
     target = target_of(options)
     patient = ReconnectPolicy.lasting(max(target.wait, _WATCH_SECONDS))
@@ -355,8 +357,11 @@ def _code(result: OperationResult) -> Exit:
     return Exit.UNKNOWN if isinstance(result, Indeterminate | Unknown) else Exit.OK
 
 
-def _tell(target: Target, item: Watched, *, heal: bool) -> None:
-    """One item of a watch: a JSON line, or a line for people (a healed cut also shows what it changed)."""
+def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
+    """One item of a watch: a JSON line, or a line for people (a healed cut also shows what it changed).
+
+    A replay is one line and then its events, each as if it had come live.
+    """
     match item:
         case Cut():
             head = show.snapshot_of(item.snapshot)
@@ -379,8 +384,15 @@ def _tell(target: Target, item: Watched, *, heal: bool) -> None:
                 _json({"type": "gap", "detail": str(loss), "connection": cause, **positions})
                 return
             cause = "" if item.connection is None else f" ({item.connection})"
-            then = "healing with a fresh snapshot" if heal else "not healing"
+            then = "healing" if heal else "not healing"
             click.echo(f"GAP after event {loss.last_event}: {loss}{cause}; {then}")
+        case Replayed():
+            if target.as_json:
+                _json({"type": "replay", "through": item.through, "event_count": len(item.events)})
+            else:
+                click.echo(f"replay  events {len(item.events)}  through {item.through}")
+            for event in item.events:
+                _tell(target, event, heal=heal)
         case Restored():
             if target.as_json:
                 _json({"type": "reconnected", **show.standing_of(item.welcome.standing)})

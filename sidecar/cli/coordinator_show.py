@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sidecar.base.ed25519 import digest_text
 from sidecar.cli.main import one_line
-from sidecar.coordinator.client_events import Snapshot, Welcome, WorkEvent
+from sidecar.coordinator.client_events import Change, Snapshot, Welcome, WorkEvent
 from sidecar.coordinator.client_trust import Admission, Pin, Standing
 from sidecar.coordinator.wire.enums import Capability, ObjectKind, Scope
 from sidecar.coordinator.wire.fields import Body
@@ -161,15 +161,15 @@ def snapshot_of(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def event_of(event: WorkEvent) -> dict[str, Any]:
-    """An event for JSON."""
+def event_of(event: Change) -> dict[str, Any]:
+    """An event for JSON; one that a replay brought has no delivery."""
     return {
         "event": event.sequence,
         "event_id": event.event_id.hex(),
         "kind": event.kind.name,
         "object": value_of(event.object),
         "revision": event.revision,
-        "delivery": event.delivery,
+        "delivery": event.delivery if isinstance(event, WorkEvent) else None,
         **({"payload_hex": event.payload.hex()} if event.record is None else {"record": record_of(event.record)}),
     }
 
@@ -207,7 +207,7 @@ def record_row(record: SnapshotRecord) -> tuple[str, str, str, str, str]:
     return record.kind.name, record.id.hex(), str(record.revision), str(state), short
 
 
-def event_line(event: WorkEvent) -> str:
+def event_line(event: Change) -> str:
     """One event in one line."""
     head = f"event {event.sequence}  {event.kind.name}"
     if event.record is None:

@@ -78,8 +78,8 @@ ADVICE: Final[dict[ErrorCode, str]] = {
 }
 """What to do about a refusal, by code."""
 
-OFFERED: Final = int(KNOWN_CAPABILITIES & ~Capability.EVENT_REPLAY)
-"""Capabilities that the commands offer: all that show more records. They heal by snapshots, not by replay."""
+OFFERED: Final = int(KNOWN_CAPABILITIES)
+"""Capabilities that the commands offer: all that show more records, and EVENT_REPLAY to heal by."""
 
 
 class CommandFailed(Exception):  # noqa: N818 - what happened

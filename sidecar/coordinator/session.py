@@ -355,8 +355,9 @@ class ServerSession:
         self._ended(outcome, now)
         conn = self.connection
         if conn is not None:
-            # Finished replies go out in front; what is not durable yet is never answered.
-            if self._writable:
+            # Finished replies go out in front; what is not durable yet is never answered, and nothing is under a
+            # certificate that has expired (P4-13).
+            if self._writable and self._env.engine.authority.valid(now):
                 self._output += conn.take(LAST_OUTPUT, now)
             conn.close(error)
             while conn.control:

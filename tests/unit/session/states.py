@@ -10,6 +10,8 @@ from sidecar.coordinator.wire.enums import ErrorCode, FrameType
 from sidecar.coordinator.wire.records import AuthorityGuard
 from tests.unit.session.bench import House, Wire, hello
 
+SMALL_PAYLOAD = 4_096
+"""Selected typed payload of every active connection here, so that more than it can be encoded."""
 OPEN_STATES = (ConnectionState.PRE, ConnectionState.CHAL, ConnectionState.ACT)
 LEGAL = [
     (state, frame_type)
@@ -24,7 +26,7 @@ def in_state(state: ConnectionState) -> Wire:
     """A connection in this state; a closed one was closed by its peer."""
     house = House()
     if state is ConnectionState.ACT:
-        return house.login()
+        return house.login(max_typed_payload_bytes=SMALL_PAYLOAD)
     wire = house.open()
     if state is ConnectionState.CHAL:
         wire.hello()

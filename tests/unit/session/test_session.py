@@ -11,7 +11,7 @@ from sidecar.coordinator.machines.connection import ConnectionState
 from sidecar.coordinator.session import FRAMES_PER_TURN
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, FrameType
-from sidecar.coordinator.wire.ids import OperationId
+from sidecar.coordinator.wire.ids import OperationId, SnapshotId
 from sidecar.coordinator.wire.limits import HANDSHAKE_FRAME
 from sidecar.coordinator.wire.records import AuthorityGuard
 from tests.unit.session.bench import House, Wire, hello
@@ -67,12 +67,13 @@ def test_a_fatal_error_names_its_request_and_finished_replies_go_out_before_it()
     operation = OperationId(b"\x01" * 16)
     wire.send(
         fr.CoordPing(nonce=1),
-        fr.GetOperationResult(request_id=5, authority_guard=guard, operation_id=operation),
+        fr.SnapshotNext(request_id=5, snapshot_id=SnapshotId(b"\x09" * 16), cursor=b"x"),
         fr.GetOperationResult(request_id=6, authority_guard=other, operation_id=operation),
     )
-    pong, found, error = wire.received()
+    pong, scoped, error = wire.received()
     assert isinstance(pong, fr.CoordPong)
-    assert isinstance(found, fr.OperationResultFrame)
+    assert isinstance(scoped, fr.CoordErrorFrame)
+    assert (scoped.request_id, scoped.code) == (5, ErrorCode.CURSOR_INVALID)
     assert isinstance(error, fr.CoordErrorFrame)
     assert (error.request_id, error.code) == (6, ErrorCode.STALE_AUTHORITY)
     assert wire.session.state is ConnectionState.CLOSED

@@ -17,6 +17,9 @@ import immutables
 
 from sidecar.coordinator.engine.tree import Tree
 from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
+from sidecar.coordinator.wire.errors import MalformedMessage
+from sidecar.coordinator.wire.payloads import WorkSessionRecord
+from sidecar.coordinator.wire.records import SnapshotRecord
 
 
 class Record(NamedTuple):
@@ -51,6 +54,9 @@ class Operation(NamedTuple):
     created: bytes
     """State that the operation made: Precondition images of 26 bytes, revision 0 = the object in any revision, else
     exactly that revision of it. A tombstone stays while any of it remains (P8-42)."""
+    note: bytes = b""
+    """UTF-8 of the note that came with the command: kept here and nowhere else, dropped with the body of the result
+    (OPEN P7-i)."""
 
     @property
     def kind(self) -> int:
@@ -84,7 +90,7 @@ Entry = Record | Operation
 class Batch(NamedTuple):
     """One durable unit, written in one transaction: all of it or nothing.
 
-    ``removed_operations`` go first. Upserts replace the row of the same key; each key occurs once. ``events`` continue
+    What is removed goes first. Upserts replace the row of the same key; each key occurs once. ``events`` continue
     the stored sequence without a hole. Rows up to and including event ``pruned_through`` may be deleted, they are
     outside the retained log.
     """
@@ -101,6 +107,8 @@ class Batch(NamedTuple):
     last_sequence: int
     """EventCut after the batch, also when it has no event."""
     pruned_through: int
+    removed_records: tuple[tuple[int, bytes], ...] = ()
+    """Keys of records; of the ADMIN family alone, every other record stays."""
 
 
 class Family(NamedTuple):
@@ -163,13 +171,15 @@ class State(NamedTuple):
 
     ``families`` holds every family by ObjectKind, ``own`` the operations of each principal once more, ``last_sequence``
     the EventCut. ``tail`` is filled by recovery alone: the retained events, oldest first and ending at
-    ``last_sequence``. The engine moves them to its log.
+    ``last_sequence``. The engine moves them to its log. ``sessions`` finds the work sessions of a run; a session never
+    changes its run and is never dropped.
     """
 
     families: immutables.Map[int, Family]
     own: immutables.Map[bytes, Family]
     last_sequence: int
     tail: tuple[Event, ...]
+    sessions: immutables.Map[bytes, tuple[bytes, ...]]
 
     @classmethod
     def build(
@@ -181,7 +191,8 @@ class State(NamedTuple):
     ) -> State:
         """The state that a store recovered, from rows in any order except ``events``, which ascend.
 
-        ``ValueError`` when keys repeat or the events do not run without a hole up to ``last_sequence``.
+        ``ValueError`` when keys repeat, a work session cannot be read, or the events do not run without a hole up to
+        ``last_sequence``.
         """
         kinds: dict[int, list[Entry]] = {}
         for record in records:
@@ -193,11 +204,15 @@ class State(NamedTuple):
         tail = tuple(events)
         if any(event.sequence != last_sequence - back for back, event in enumerate(reversed(tail))):
             raise ValueError("the events have a hole")
+        sessions: immutables.Map[bytes, tuple[bytes, ...]] = immutables.Map()
+        for session in kinds.get(ObjectKind.WORK_SESSION, ()):
+            sessions = _with_session(sessions, session)
         return cls(
             immutables.Map({kind: Family.build(entries) for kind, entries in kinds.items()}),
             immutables.Map({principal: Family.build(entries) for principal, entries in own.items()}),
             last_sequence,
             tail,
+            sessions,
         )
 
     def family(self, kind: int) -> Family:
@@ -218,6 +233,10 @@ class State(NamedTuple):
         assert entry is None or isinstance(entry, Operation)
         return entry
 
+    def sessions_of(self, run_id: bytes) -> tuple[bytes, ...]:
+        """Ids of the work sessions of a run."""
+        return self.sessions.get(run_id, ())
+
     @property
     def nbytes(self) -> int:
         """Bytes of all images: what a cut of everything pins."""
@@ -226,21 +245,40 @@ class State(NamedTuple):
     def put(self, entry: Entry) -> State:
         """The state with ``entry`` in place of the one with its key."""
         families = self.families.set(entry.kind, self.family(entry.kind).put(entry))
-        own = self.own
+        own, sessions = self.own, self.sessions
         if isinstance(entry, Operation):
             own = own.set(entry.principal, self.own_operations(entry.principal).put(entry))
-        return State(families, own, self.last_sequence, self.tail)
+        elif entry.kind == ObjectKind.WORK_SESSION and self.get(entry.kind, entry.id) is None:
+            sessions = _with_session(sessions, entry)
+        return State(families, own, self.last_sequence, self.tail, sessions)
 
     def drop_operation(self, operation: Operation) -> State:
         """The state without a stored operation."""
-        kind = ObjectKind.OPERATION
         rest = self.own_operations(operation.principal).drop(operation)
         own = self.own.set(operation.principal, rest) if rest.records else self.own.delete(operation.principal)
-        return State(self.families.set(kind, self.family(kind).drop(operation)), own, self.last_sequence, self.tail)
+        return self._without(operation)._replace(own=own)
+
+    def drop_admin(self, record: Record) -> State:
+        """The state without a stored record of the ADMIN family, the only one that gives records up."""
+        assert record.kind == ObjectKind.ADMIN
+        return self._without(record)
+
+    def _without(self, entry: Entry) -> State:
+        return self._replace(families=self.families.set(entry.kind, self.family(entry.kind).drop(entry)))
 
     def at(self, last_sequence: int) -> State:
         """The same entries at a later EventCut, without a recovered tail."""
-        return State(self.families, self.own, last_sequence, ())
+        return State(self.families, self.own, last_sequence, (), self.sessions)
 
 
-EMPTY_STATE = State(immutables.Map(), immutables.Map(), 0, ())
+def _with_session(
+    sessions: immutables.Map[bytes, tuple[bytes, ...]], session: Entry
+) -> immutables.Map[bytes, tuple[bytes, ...]]:
+    try:
+        run_id = WorkSessionRecord.decode(SnapshotRecord.decode(session.image).payload).run_id
+    except MalformedMessage as error:
+        raise ValueError(f"a work session cannot be read: {error.message}") from None
+    return sessions.set(run_id, (*sessions.get(run_id, ()), session.id))
+
+
+EMPTY_STATE = State(immutables.Map(), immutables.Map(), 0, (), immutables.Map())

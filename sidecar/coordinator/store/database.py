@@ -44,6 +44,7 @@ def open_database(directory: Path, entropy: Callable[[int], bytes]) -> apsw.Conn
     try:
         _check_version(path, connection)
         _check_integrity(path, connection)
+        _upgrade(connection)
         if connection.pragma("journal_mode") != "wal":
             raise StoreCorrupt(path, "is not in WAL mode; something else wrote it")
     except apsw.Error as error:
@@ -93,7 +94,7 @@ def _check_version(path: Path, connection: apsw.Connection) -> None:
             f"has schema {version}, this program knows {schema.VERSION}; run the version that wrote it or a later one"
         )
         raise StoreTooNew(path, reason)
-    if version != schema.VERSION:
+    if version != schema.VERSION and version not in schema.UPGRADES:
         raise StoreCorrupt(path, f"has schema {version}, which never existed")
 
 
@@ -101,6 +102,14 @@ def _check_integrity(path: Path, connection: apsw.Connection) -> None:
     found = connection.execute("PRAGMA integrity_check(1)").get
     if found != "ok":
         raise StoreCorrupt(path, f"is damaged ({found}); restore a copy or start a new store directory")
+
+
+def _upgrade(connection: apsw.Connection) -> None:
+    """Bring an older store to this schema, version by version, each all or nothing."""
+    while (version := connection.pragma("user_version")) != schema.VERSION:
+        with connection:
+            connection.execute(schema.UPGRADES[version])
+            connection.pragma("user_version", version + 1)
 
 
 def _create(directory: Path, entropy: Callable[[int], bytes]) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.coordinator.engine.state import Event, Operation, Record
 
 APPLICATION_ID: Final = 0x70687863  # "phxc"
-VERSION: Final = 1
+VERSION: Final = 2
 _BIAS: Final = 1 << 63
 
 
@@ -61,7 +61,8 @@ CREATE TABLE operations (
     result BLOB NOT NULL,
     completed_at INTEGER NOT NULL,
     retention INTEGER NOT NULL,
-    created BLOB NOT NULL CHECK (length(created) % 26 = 0)
+    created BLOB NOT NULL CHECK (length(created) % 26 = 0),
+    note BLOB NOT NULL DEFAULT x''
 ) STRICT
 """
 EVENTS: Final = """
@@ -78,18 +79,21 @@ CREATE TABLE events (
 ) STRICT
 """
 TABLES: Final = (AUTHORITY, RECORDS, OPERATIONS, EVENTS)
+UPGRADES: Final = {1: "ALTER TABLE operations ADD COLUMN note BLOB NOT NULL DEFAULT x''"}
+"""What makes a store of a version one of the next version."""
 
 PUT_RECORD: Final = (
     "INSERT INTO records VALUES (?, ?, ?, ?) "
     "ON CONFLICT (kind, id) DO UPDATE SET revision = excluded.revision, image = excluded.image"
 )
 PUT_OPERATION: Final = (
-    "INSERT INTO operations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO operations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, image = excluded.image, "
     "principal = excluded.principal, digest = excluded.digest, command_kind = excluded.command_kind, "
     "result = excluded.result, completed_at = excluded.completed_at, retention = excluded.retention, "
-    "created = excluded.created"
+    "created = excluded.created, note = excluded.note"
 )
+DROP_RECORD: Final = "DELETE FROM records WHERE kind = ? AND id = ?"
 DROP_OPERATION: Final = "DELETE FROM operations WHERE id = ?"
 ADD_EVENT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 PRUNE_EVENTS: Final = "DELETE FROM events WHERE sequence <= ?"
@@ -102,8 +106,8 @@ GET_AUTHORITY: Final = (
 )
 GET_RECORDS: Final = "SELECT kind, id, revision, image FROM records"
 GET_OPERATIONS: Final = (
-    "SELECT id, revision, image, principal, digest, command_kind, result, completed_at, retention, created "
-    "FROM operations"
+    "SELECT id, revision, image, principal, digest, command_kind, result, completed_at, retention, created, "
+    "note FROM operations"
 )
 GET_EVENTS: Final = (
     "SELECT sequence, event_id, kind, object_kind, object_id, revision, schema, payload, principal FROM events "

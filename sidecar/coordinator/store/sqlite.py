@@ -255,6 +255,7 @@ class SqliteStore:
         many = self._connection.executemany
         # First, as the batch says: an id that was forgotten may be admitted again in the same batch.
         many(schema.DROP_OPERATION, ((id_,) for id_ in batch.removed_operations))
+        many(schema.DROP_RECORD, batch.removed_records)
         many(schema.PUT_RECORD, map(schema.record_row, batch.records))
         many(schema.PUT_OPERATION, map(schema.operation_row, batch.operations))
         many(schema.ADD_EVENT, map(schema.event_row, batch.events))

@@ -81,6 +81,8 @@ class Disk:
         assert batch.last_sequence == self.last_sequence + len(batch.events)
         for operation_id in batch.removed_operations:
             del self.operations[operation_id]
+        for removed in batch.removed_records:
+            self.records.pop(removed, None)
         self.records |= {(record.kind, record.id): record for record in batch.records}
         self.operations |= {operation.id: operation for operation in batch.operations}
         self.events = [event for event in self.events if event.sequence > batch.pruned_through] + list(batch.events)

@@ -6,8 +6,11 @@ import random
 
 import pytest
 
+from sidecar.coordinator.engine.commands import record_of
 from sidecar.coordinator.engine.state import EMPTY_STATE, Event, Operation, Record, State
-from sidecar.coordinator.wire.enums import ObjectKind
+from sidecar.coordinator.wire.enums import ObjectKind, WorkSessionState
+from sidecar.coordinator.wire.ids import RunId
+from sidecar.coordinator.wire.payloads import WorkSessionRecord
 
 
 def record(number: int, size: int = 60, kind: int = ObjectKind.OBJECTIVE, revision: int = 1) -> Record:
@@ -66,3 +69,34 @@ def test_an_old_version_is_not_touched() -> None:
     assert before.last_sequence == 0
     assert before.nbytes == 60
     assert after.nbytes == 121
+
+
+def session(number: int, run: int, revision: int = 1) -> Record:
+    payload = WorkSessionRecord(run_id=RunId(run.to_bytes(16, "big")), state=WorkSessionState.ACTIVE)
+    return record_of(ObjectKind.WORK_SESSION, number.to_bytes(16, "big"), revision, payload)
+
+
+def test_the_work_sessions_of_a_run_are_found_also_after_recovery() -> None:
+    sessions = [session(1, 7), session(2, 8), session(3, 7), session(1, 7, revision=2)]
+    state = EMPTY_STATE
+    for made in sessions:
+        state = state.put(made)
+    state = state.put(record(7)).at(3)
+    recovered = State.build(sessions[1:], [], [], 0)
+    for found in (state, recovered):
+        assert sorted(found.sessions_of((7).to_bytes(16, "big"))) == [sessions[0].id, sessions[2].id]
+        assert found.sessions_of((8).to_bytes(16, "big")) == (sessions[1].id,)
+        assert found.sessions_of((9).to_bytes(16, "big")) == ()
+
+
+def test_a_work_session_that_cannot_be_read_is_damage() -> None:
+    with pytest.raises(ValueError, match="work session"):
+        State.build([record(1, kind=ObjectKind.WORK_SESSION)], [], [], 0)
+
+
+def test_an_admin_record_can_be_dropped_and_no_other() -> None:
+    admin = record(1, kind=ObjectKind.ADMIN)
+    state = EMPTY_STATE.put(admin).put(record(2))
+    assert state.drop_admin(admin).nbytes == 60
+    with pytest.raises(AssertionError):
+        state.drop_admin(record(2))

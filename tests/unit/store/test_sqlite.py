@@ -275,6 +275,44 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(store: SqliteStore, directo
     reopened(directory).close()
 
 
+@pytest.mark.req("P12-33")
+def test_a_store_of_the_first_schema_is_upgraded_with_everything_in_it(store: SqliteStore, directory: Path) -> None:
+    history, epoch = History(), activate(store)
+    for number in range(1, 11):
+        store.commit(history.next(number, epoch), nothing)
+    store.close()
+    edit(directory, "ALTER TABLE operations DROP COLUMN note", "PRAGMA user_version = 1")
+    for _ in range(2):  # the second opening finds the upgraded one
+        again = reopened(directory)
+        history.check(again.load())
+        again.close()
+    again = reopened(directory)
+    epoch = activate(again)
+    (operation, *_), last = history.operations.values(), history.last_sequence
+    noted = operation._replace(note=b"seen by the night shift")
+    event = EVENT._replace(sequence=last + 1)
+    again.commit(Batch(1, epoch, epoch, (), (noted,), (), (event,), last + 1, history.pruned_through), nothing)
+    again.close()
+    again = reopened(directory)
+    assert again.load().operation(operation.id) == noted
+    again.close()
+
+
+def test_removed_records_go_before_what_the_same_batch_puts(store: SqliteStore, directory: Path) -> None:
+    activate(store)
+    kept, gone = Record(9, b"k" * 16, 3, b"kept"), Record(9, b"g" * 16, 1, b"gone")
+    other = Record(8, gone.id, 1, b"another family")
+    store.commit(batch_of(records=(kept, gone, other)), nothing)
+    again = kept._replace(revision=1, image=b"again")
+    removed = ((9, kept.id), (9, gone.id), (9, b"never there....."))
+    store.commit(Batch(2, 1, 1, (again,), (), (), (), 1, 0, removed), nothing)
+    store.close()
+    reread = reopened(directory)
+    state = reread.load()
+    reread.close()
+    assert (state.get(9, kept.id), state.get(9, gone.id), state.get(8, gone.id)) == (again, None, other)
+
+
 @pytest.mark.parametrize(
     "statements",
     [

@@ -36,7 +36,7 @@ from sidecar.coordinator.server import CoordinatorServer, Parts
 from sidecar.coordinator.session import HandshakeEnv
 from sidecar.coordinator.store.errors import StoreError
 from sidecar.coordinator.store.sqlite import SqliteStore
-from sidecar.coordinator.wire.enums import FrameType
+from sidecar.coordinator.wire.enums import Capability, FrameType
 from sidecar.coordinator.wire.errors import MalformedMessage
 from sidecar.coordinator.wire.ids import CounterWrap
 from sidecar.ops.admin import AdminServer
@@ -47,7 +47,7 @@ from sidecar.ops.metrics import Metrics
 from sidecar.ops.signals import StopRequest, StopRequested, on_stop
 from sidecar.witness.client import WitnessClient
 
-CAPABILITIES = 0
+CAPABILITIES = int(Capability.EVENT_REPLAY)
 """Capability bits that this server supports (P5-12)."""
 _SPARE_DESCRIPTORS = 128
 """Descriptors for everything but sockets: store, logs, witness, registry, health."""

@@ -167,7 +167,16 @@ CATALOGUE = (
         "Events queued for subscriptions and not yet sent, all together.",
     ),
     Metric("sidecar_leases", Kind.GAUGE, "Snapshot and replay leases held."),
-    Metric("sidecar_pinned_bytes", Kind.GAUGE, "Bytes held by snapshot cuts."),
+    Metric("sidecar_replay_pages", Kind.COUNTER, "Replay pages sent."),
+    Metric("sidecar_replay_events", Kind.COUNTER, "Events in those pages."),
+    Metric("sidecar_replay_page_bytes", Kind.COUNTER, "Bytes of those pages."),
+    Metric(
+        "sidecar_leases_expired",
+        Kind.COUNTER,
+        "Snapshots and replays that their client did not finish within 60 seconds.",
+        (Label("kind", "what was leased", ("snapshot", "replay")),),
+    ),
+    Metric("sidecar_pinned_bytes", Kind.GAUGE, "Bytes held by snapshot cuts and replays."),
     Metric("sidecar_pending_operations", Kind.GAUGE, "Operations that wait to become durable."),
     Metric(
         "sidecar_command_queue",
@@ -361,6 +370,16 @@ class Metrics:
 
     def command_wait(self, seconds: float) -> None:
         """A command or lookup had its turn."""
+    def replay_page(self, events: int, nbytes: int) -> None:
+        """A replay page was produced."""
+        self.counter("replay_pages").inc()
+        self.counter("replay_events").inc(events)
+        self.counter("replay_page_bytes").inc(nbytes)
+
+    def lease_expired(self, kind: str) -> None:
+        """A lease ran out."""
+        self.counter("leases_expired", kind).inc()
+
         self._command_wait.observe(seconds)
 
     def batch(self, size: int, seconds: float) -> None:

@@ -18,14 +18,15 @@ from sidecar.base.clock import Now
 from sidecar.coordinator.authority.grants import Grant
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.visibility import Visibility
+from sidecar.coordinator.machines.subscription import SubscriptionState
 from sidecar.coordinator.wire.enums import ErrorCode
 from sidecar.coordinator.wire.errors import MalformedMessage, ProtocolError, ResourceExhausted
 from sidecar.coordinator.wire.frames import CoordErrorFrame
 from sidecar.coordinator.wire.limits import CONTROL_BYTES, CONTROL_FRAMES, Limits
 
 if TYPE_CHECKING:
+    from sidecar.coordinator.engine.lease import Lease
     from sidecar.coordinator.engine.runtime import Runtime
-    from sidecar.coordinator.engine.snapshot import Lease
     from sidecar.coordinator.engine.subscription import Subscription
 
 _REMEMBERED = 64
@@ -110,6 +111,13 @@ class Connection:
 
     def open_request(self, request_id: int) -> None:
         """Occupy a request id (P7-09, P7-10, P3-33)."""
+    def subscription_state(self, id_: bytes) -> SubscriptionState:
+        """What an id that a frame names is to this connection (OPEN P10-d)."""
+        sub = self.subscriptions.get(id_)
+        if sub is not None:
+            return sub.state
+        return SubscriptionState.CLOSED if id_ in self.closed_subscriptions else SubscriptionState.NONE
+
         if request_id in self.requests:
             raise MalformedMessage("the request id is outstanding")
         self._runtime.charge(self.quota, [(Resource.REQUESTS, 1)])

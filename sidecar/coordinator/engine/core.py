@@ -19,9 +19,11 @@ from sidecar.coordinator.authority.grants import Grant, Registry
 from sidecar.coordinator.engine.connection import Connection, PageOrder, Reply, Sink
 from sidecar.coordinator.engine.inspect import Document, inspect
 from sidecar.coordinator.engine.observer import EngineStats, NullObserver, Observer
+from sidecar.coordinator.engine.lease import Leases
 from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.retention import Retention
+from sidecar.coordinator.engine.replay import Replays
 from sidecar.coordinator.engine.runtime import Authority, Fenced, Runtime
 from sidecar.coordinator.engine.schedule import Backlog
 from sidecar.coordinator.engine.snapshot import Snapshots
@@ -30,6 +32,8 @@ from sidecar.coordinator.engine.subscription import Streams
 from sidecar.coordinator.engine.transact import Decoded, Transactions
 from sidecar.coordinator.machines.connection import CONNECTION, LOSSES, ConnectionEvent, ConnectionState
 from sidecar.coordinator.wire.enums import ErrorCode
+from sidecar.coordinator.machines.lease import LeaseEvent
+from sidecar.coordinator.machines.subscription import SubscriptionEvent
 from sidecar.coordinator.wire.errors import (
     ERRORS,
     AuthorityFenced,
@@ -81,7 +85,9 @@ class Engine:
         self._runtime = Runtime(authority, state, policy, entropy, observer or NullObserver())
         self._transactions = Transactions(self._runtime)
         self._streams = Streams(self._runtime)
-        self._snapshots = Snapshots(self._runtime, self._streams)
+        self._leases = Leases(self._runtime, self._streams)
+        self._snapshots = Snapshots(self._runtime, self._streams, self._leases)
+        self._replays = Replays(self._runtime, self._streams, self._leases)
         self._retention = Retention(self._runtime, self._transactions, self._streams)
         self._retention.bound_log(self.connections)
         self._backlog = Backlog(self._runtime, self._transactions, may_act=self._still_granted, broken=self._break_off)
@@ -92,9 +98,9 @@ class Engine:
             SnapshotNext: self._snapshots.next,
             SnapshotApplied: self._snapshots.applied,
             Subscribe: self._streams.subscribe,
-            OpenReplay: _no_replay,
-            ReplayNext: _no_replay,
-            ReplayApplied: _no_replay,
+            OpenReplay: self._open_replay,
+            ReplayNext: self._replays.next,
+            ReplayApplied: self._replays.applied,
         }
         # The first tick is due at once; it finds the first real deadline with the clocks at hand.
         self._deadline = 0.0
@@ -147,9 +153,9 @@ class Engine:
         """Leases, subscriptions, waiting work and requests of a connection that is over (W8-07, W8-08)."""
         self._backlog.forget(conn)
         for lease in list(conn.leases.values()):
-            self._snapshots.release(lease)
+            lease.release(LeaseEvent.DISCONNECT)
         for sub in list(conn.subscriptions.values()):
-            self._streams.close(sub)
+            self._streams.close(sub, SubscriptionEvent.DISCONNECT)
         conn.forget_requests()
 
     def _dismiss(self, conn: Connection, event: ConnectionEvent, message: str) -> None:
@@ -247,6 +253,9 @@ class Engine:
 
     # ---- output (see connection.Producer) ----
 
+    def _open_replay(self, conn: Connection, frame: OpenReplay) -> None:
+        self._due_at(self._replays.open(conn, frame))
+
     def may_send(self, conn: Connection) -> bool:
         """Recheck grant and certificate before anything is serialized (P6-08, P4-13)."""
         self._fence_if_expired()
@@ -254,7 +263,7 @@ class Engine:
 
     def page(self, conn: Connection, order: PageOrder) -> list[Reply]:
         """Build a page that the transport has room for."""
-        return self._snapshots.page(conn, order)
+        return self._leases.page(conn, order)
 
     def events(self, conn: Connection, frames: list[bytes], room: int) -> None:
         """Append events that credit and transport allow."""
@@ -358,7 +367,7 @@ class Engine:
         for conn in list(self.connections):
             if conn.closing is None:
                 self._still_granted(conn)
-        self._snapshots.expire(self.connections)
+        self._leases.expire(self.connections)
         try:
             self._retention.prune()
         except CounterWrap as error:
@@ -409,7 +418,3 @@ class Engine:
             retained_from=log.first,
             fenced=self._runtime.fenced is not None,
         )
-
-
-def _no_replay(conn: Connection, frame: Frame) -> None:
-    raise CapabilityRequired("EVENT_REPLAY is not negotiated")

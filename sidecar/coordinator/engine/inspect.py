@@ -19,7 +19,7 @@ from sidecar.coordinator.wire.enums import Capability, Scope
 from sidecar.coordinator.wire.ids import U64_MAX
 
 if TYPE_CHECKING:
-    from sidecar.coordinator.engine.snapshot import Lease
+    from sidecar.coordinator.engine.lease import Lease
 
 Document = dict[str, Any]
 
@@ -114,7 +114,7 @@ def lag_of(sub: Subscription, durable: int) -> int:
 def _lease(runtime: Runtime, lease: Lease) -> Document:
     return {
         "id": lease.id.hex(),
-        "kind": "snapshot",
+        "kind": lease.KIND,
         "seconds_left": max(0.0, lease.expires - runtime.now.mono),
         "pinned_bytes": lease.pinned,
         "pages": lease.page_count,

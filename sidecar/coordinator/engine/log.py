@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from sidecar.coordinator.engine.state import Event
 from sidecar.coordinator.wire.enums import EventKind, ObjectKind
-from sidecar.coordinator.wire.events import EVENT_HEAD_BYTES, event_tail
+from sidecar.coordinator.wire.events import EVENT_HEAD_BYTES, IMAGE_HEAD_BYTES, event_image, event_tail
 from sidecar.coordinator.wire.ids import EventId, EventSequence, ObjectId, ObjectRevision
 from sidecar.coordinator.wire.records import ObjectRef, ReplayEvent
 
@@ -38,6 +38,17 @@ class LogEntry:
     def size(self) -> int:
         """Bytes of the whole frame, which is what it costs in credit (P10-06)."""
         return EVENT_HEAD_BYTES + len(self.tail)
+
+    @property
+    def image(self) -> bytes:
+        """The event as a replay page carries it. Not kept: most events are never replayed."""
+        sequence, event_id, kind, object_kind, object_id, revision, schema, payload, _ = self.event
+        return event_image(sequence, event_id, kind, object_kind, object_id, revision, schema, payload)
+
+    @property
+    def image_size(self) -> int:
+        """Bytes of the image."""
+        return IMAGE_HEAD_BYTES + len(self.event.payload)
 
 
 def replay_event(event: Event) -> ReplayEvent:
@@ -76,6 +87,11 @@ class EventLog:
         if entry is None:
             raise LookupError("the event is not retained")
         return entry
+
+    def after(self, sequence: int) -> list[LogEntry]:
+        """The retained events behind ``sequence``, oldest first; those between it and ``first`` are missing."""
+        count = min(self.head - sequence, len(self))
+        return [entry for entry in self._entries[len(self._entries) - count :] if entry is not None]
 
     def append(self, events: Iterable[Event]) -> list[LogEntry]:
         """Add events that follow ``head``."""

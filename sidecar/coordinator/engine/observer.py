@@ -25,6 +25,12 @@ class Observer(Protocol):
     def snapshot_page(self, records: int, nbytes: int) -> None:
         """A page was produced; ``nbytes`` of the whole frame."""
 
+    def replay_page(self, events: int, nbytes: int) -> None:
+        """A replay page was produced; ``nbytes`` of the whole frame."""
+
+    def lease_expired(self, kind: str) -> None:
+        """A lease ran out: ``snapshot`` or ``replay``."""
+
     def event_sent(self, nbytes: int) -> None:
         """A COORD_EVENT was produced; ``nbytes`` of the whole frame."""
 
@@ -68,6 +74,12 @@ class NullObserver:
     def event_sent(self, nbytes: int) -> None:
         """Ignored."""
 
+    def replay_page(self, events: int, nbytes: int) -> None:
+        """Ignored."""
+
+    def lease_expired(self, kind: str) -> None:
+        """Ignored."""
+
     def quota(self, resource: str) -> None:
         """Ignored."""
 
@@ -97,7 +109,7 @@ class EngineStats(NamedTuple):
     """Events that wait in unsent queues, over all subscriptions (P3-46)."""
     leases: int
     pinned_bytes: int
-    """Bytes held by snapshot cuts (P3-44)."""
+    """Bytes held by snapshot cuts and replays (P3-44)."""
     pending: int
     """Admitted operations that are not durable yet (P3-47), and commands and lookups that wait for their turn."""
     backlog: int

@@ -9,7 +9,7 @@ Events from before a SUBSCRIBE are history: they are read from the log at the pa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
+from typing import TYPE_CHECKING
 
 from cext.credit import Credit, CreditOverflow, Quota
 from sidecar.coordinator.engine.connection import Connection
@@ -17,8 +17,11 @@ from sidecar.coordinator.engine.log import LogEntry
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.visibility import Visibility
+from sidecar.coordinator.machines.lease import LeaseEvent
+from sidecar.coordinator.machines.subscription import FOLLOWING, SUBSCRIPTION, SubscriptionEvent
+from sidecar.coordinator.machines.subscription import SubscriptionState as SubscriptionState
 from sidecar.coordinator.wire.enums import GapReason
-from sidecar.coordinator.wire.errors import CursorInvalid, MalformedMessage, ProtocolViolation
+from sidecar.coordinator.wire.errors import CursorInvalid, MalformedMessage
 from sidecar.coordinator.wire.events import event_frame
 from sidecar.coordinator.wire.frames import CreditFrame, Gap, Subscribe, Subscribed
 from sidecar.coordinator.wire.ids import (
@@ -31,19 +34,22 @@ from sidecar.coordinator.wire.ids import (
     subscription_id,
 )
 
+if TYPE_CHECKING:
+    from sidecar.coordinator.engine.replay import ReplayLease
+
 _QUANTUM = 65_536
 """Bytes that one subscription sends before the next of its connection has its turn."""
 _SCAN = 4_096
 """Hidden events that one turn steps over."""
 
 
-class SubscriptionState(Enum):
-    """P10-01. REPLAYING needs EVENT_REPLAY, which this version does not offer."""
-
-    RESERVED_SNAPSHOT = "reserved_snapshot"
-    LIVE = "live"
-    PAUSED_GAP = "paused_gap"
-    CLOSED = "closed"
+_GAPS = {
+    SubscriptionEvent.QUEUE_FULL: GapReason.QUEUE_OVERFLOW,
+    SubscriptionEvent.EVENTS_LOST: GapReason.RETENTION,
+    SubscriptionEvent.EVENT_TOO_LARGE: GapReason.INTERNAL,
+    SubscriptionEvent.SNAPSHOT_EXPIRED: GapReason.CURSOR_INVALID,
+}
+"""What the peer is told of a pause; of one for another reason it knows already (OPEN P10-h)."""
 
 
 class Subscription:
@@ -55,6 +61,7 @@ class Subscription:
         "credit",
         "cursor",
         "delivery",
+        "healing",
         "history_end",
         "id",
         "lag_bytes",
@@ -90,7 +97,7 @@ class Subscription:
         self.delivery = DeliveryCut(0)
         """DeliveryCut: the last delivery (P10-11)."""
         self.last_event = EventCut(after)
-        """EventCut of the last delivered event, or of the start (OPEN P10-f)."""
+        """EventCut of the last delivered event, or of the start (OPEN P10-f); the cut of a replay is a new start."""
         self.credit = Credit(conn.selected.credit_count, conn.selected.credit_bytes)
         self.lag_frames = 0
         """Visible events behind ``history_end`` that were not sent."""
@@ -106,6 +113,8 @@ class Subscription:
         that reply was taken. The id itself may serve another request then."""
         self.named = False
         """Whether the peer was told of the subscription."""
+        self.healing: ReplayLease | None = None
+        """The replay that it waits for; there is one exactly while it is REPLAYING."""
 
     def reply_taken(self, request_id: int) -> None:
         """The terminal reply of a request goes out."""
@@ -115,8 +124,8 @@ class Subscription:
 
     @property
     def open(self) -> bool:
-        """Whether events are kept for it: LIVE or RESERVED_SNAPSHOT."""
-        return self.state in (SubscriptionState.LIVE, SubscriptionState.RESERVED_SNAPSHOT)
+        """Whether events are kept or sent for it."""
+        return self.state in FOLLOWING
 
     @property
     def waiting(self) -> bool:
@@ -133,11 +142,20 @@ class Subscription:
         frames = max(0, self.lag_frames - self.credit.count)
         return frames, self.lag_bytes if frames else 0
 
+    def give_up_replay(self) -> None:
+        """A replay that is not applied heals nothing: the subscription stands where it was before (P10-35)."""
+        if self.healing is not None:
+            self.cursor = self.healing.start
+            self.healing.release(LeaseEvent.INVALIDATED)
+            self.healing = None
+
     def drop(self, state: SubscriptionState) -> None:
         """Pause or close: queue, credit and what they charge are gone (P10-17)."""
+        self.give_up_replay()
         self.state = state
         self.queue.release_all()
         self.credit.clear()
+        self.stalled = False
         self.lag_frames = self.lag_bytes = self.queued_frames = self.queued_bytes = 0
         self.history_end = self.cursor
 
@@ -157,20 +175,22 @@ class Streams:
         if after > log.head:
             raise CursorInvalid("the cut lies in the future")
         self._runtime.charge(conn.quota, [(Resource.SUBSCRIPTIONS, 1)])
-        sub = self._make(conn, SubscriptionState.LIVE, after, log.head, frame.request_id)
+        state = SUBSCRIPTION.after(SubscriptionState.NONE, SubscriptionEvent.SUBSCRIBE)
+        sub = self._make(conn, state, after, log.head, frame.request_id)
         sub.credit.add(frame.initial_credit_count, frame.initial_credit_bytes)
         answer = Subscribed(
             request_id=frame.request_id, subscription_id=sub.id, next_delivery_sequence=DeliverySequence(1)
         )
         conn.reply(answer.encode(), frame.request_id)
         if after + 1 < log.first:
-            self.gap(sub, GapReason.RETENTION)
+            self.lose(sub, SubscriptionEvent.EVENTS_LOST)
 
     def reserve(self, conn: Connection, base: int, replaced: Subscription | None, request_id: int) -> Subscription:
         """A RESERVED_SNAPSHOT subscription at a cut; its slot is charged already, or taken over (P9-25, P9-26)."""
         if replaced is not None:
-            self.close(replaced, keep_slot=True)
-        return self._make(conn, SubscriptionState.RESERVED_SNAPSHOT, base, base, request_id)
+            self.close(replaced, SubscriptionEvent.REPLACE, keep_slot=True)
+        state = SUBSCRIPTION.after(SubscriptionState.NONE, SubscriptionEvent.RESERVE)
+        return self._make(conn, state, base, base, request_id)
 
     def _make(
         self, conn: Connection, state: SubscriptionState, after: int, history_end: int, request_id: int
@@ -180,16 +200,26 @@ class Streams:
         conn.subscriptions[sub.id] = sub
         return sub
 
-    def go_live(self, sub: Subscription, count: int, nbytes: int, request_id: int) -> None:
-        """RESERVED_SNAPSHOT to LIVE with its only initial credit (P10-04)."""
-        sub.state = SubscriptionState.LIVE
+    def replay(self, sub: Subscription, lease: ReplayLease, request_id: int) -> None:
+        """PAUSED_GAP to REPLAYING: what comes behind the cut of the replay is queued from now on (P10-25)."""
+        sub.state = SUBSCRIPTION.after(sub.state, SubscriptionEvent.OPEN_REPLAY)
+        sub.healing = lease
+        sub.cursor = sub.history_end = lease.cut
+        sub.behind = request_id
+
+    def go_live(self, sub: Subscription, applied: SubscriptionEvent, count: int, nbytes: int, request_id: int) -> None:
+        """Its snapshot or replay was applied: LIVE, with the only credit there is (P10-04, P10-33, P10-34)."""
+        sub.state = SUBSCRIPTION.after(sub.state, applied)
+        if sub.healing is not None:
+            sub.last_event = EventCut(sub.healing.cut)
+            sub.healing = None
         sub.behind = request_id
         sub.credit.add(count, nbytes)
         self._settle(sub)
 
-    def close(self, sub: Subscription, *, keep_slot: bool = False) -> None:
+    def close(self, sub: Subscription, event: SubscriptionEvent, *, keep_slot: bool = False) -> None:
         """CLOSED; late CREDIT for it is still known as harmless (OPEN P10-b)."""
-        sub.drop(SubscriptionState.CLOSED)
+        sub.drop(SUBSCRIPTION.after(sub.state, event))
         del sub.conn.subscriptions[sub.id]
         sub.conn.closed_subscriptions.append(sub.id)
         if not keep_slot:
@@ -197,19 +227,15 @@ class Streams:
 
     def credit(self, conn: Connection, frame: CreditFrame) -> None:
         """CREDIT (P10-08, P10-09); what crosses a gap or a close on the wire is no fault (OPEN P10-b)."""
-        sub = conn.subscriptions.get(frame.subscription_id)
-        if sub is None:
-            if frame.subscription_id in conn.closed_subscriptions:
-                return
-            raise ProtocolViolation("credit for a subscription that was never issued")
-        if sub.state is SubscriptionState.PAUSED_GAP:
+        state = conn.subscription_state(frame.subscription_id)
+        SUBSCRIPTION.after(state, SubscriptionEvent.CREDIT)
+        if state is not SubscriptionState.LIVE:
             return
-        if sub.state is not SubscriptionState.LIVE:
-            raise ProtocolViolation("credit is legal only while the subscription is live")
+        sub = conn.subscriptions[frame.subscription_id]
         try:
             sub.credit.add(frame.add_count, frame.add_bytes)
         except CreditOverflow:
-            raise ProtocolViolation("credit above the selected maximum") from None
+            SUBSCRIPTION.after(state, SubscriptionEvent.CREDIT_ABOVE)
         sub.stalled = False
         self._settle(sub)
         if sub.waiting:
@@ -217,11 +243,20 @@ class Streams:
 
     # ---- continuity ----
 
-    def gap(self, sub: Subscription, reason: GapReason, *, last: bool = False) -> None:
-        """The one GAP of this loss of continuity, through reserved capacity (P10-17, P10-18).
+    def lose(self, sub: Subscription, event: SubscriptionEvent) -> None:
+        """Something ends its continuity: PAUSED_GAP if it had any, and the one GAP of this loss (P10-17, P10-18)."""
+        state = SUBSCRIPTION.after(sub.state, event)
+        if state is not sub.state:
+            if event in _GAPS:
+                self.tell_gap(sub, _GAPS[event])
+            sub.drop(state)
+
+    def tell_gap(self, sub: Subscription, reason: GapReason, *, last: bool = False) -> None:
+        """GAP, through reserved capacity.
 
         With ``last`` the connection is over: no reply goes out any more, so that there is none to wait for.
         """
+        sub.give_up_replay()
         frame = Gap(
             subscription_id=sub.id,
             last_contiguous_delivery=sub.delivery,
@@ -229,7 +264,6 @@ class Streams:
             observed_event=self._first_waiting(sub),
             reason=reason,
         ).encode()
-        sub.drop(SubscriptionState.PAUSED_GAP)
         self._runtime.observer.gap(reason)
         if sub.behind == 0 or (last and sub.named):
             sub.conn.push_gap(frame)
@@ -250,8 +284,8 @@ class Streams:
         """The authority or the grant is gone: one GAP for each open subscription, then all are closed (W8-09)."""
         for sub in list(conn.subscriptions.values()):
             if sub.open:
-                self.gap(sub, reason, last=True)
-            self.close(sub)
+                self.tell_gap(sub, reason, last=True)
+            self.close(sub, SubscriptionEvent.AUTHORITY_LOST)
 
     # ---- new and old events ----
 
@@ -281,7 +315,7 @@ class Streams:
         )
         if not sub.queue.charge_many([(resource, change) for resource, change in changes if change > 0]):
             self._runtime.observer.quota(Resource.QUEUE_FRAMES.label)
-            self.gap(sub, GapReason.QUEUE_OVERFLOW)
+            self.lose(sub, SubscriptionEvent.QUEUE_FULL)
             return
         for resource, change in changes:
             if change < 0:
@@ -297,7 +331,7 @@ class Streams:
                     continue
                 lost = range(sub.cursor + 1, first)
                 if sub.waiting and any(sub.visibility.sees_event(log[sequence].event) for sequence in lost):
-                    self.gap(sub, GapReason.RETENTION)
+                    self.lose(sub, SubscriptionEvent.EVENTS_LOST)
                 else:
                     sub.cursor = first - 1
 
@@ -337,7 +371,7 @@ class Streams:
                 continue
             if len(entry.event.payload) > selected.typed_payload or entry.size - 4 > selected.frame:
                 # This peer negotiated less than the event needs; it is never split or skipped (OPEN P3-g).
-                self.gap(sub, GapReason.INTERNAL)
+                self.lose(sub, SubscriptionEvent.EVENT_TOO_LARGE)
                 return sent
             if not sub.credit.spend(entry.size):
                 if not sub.stalled:

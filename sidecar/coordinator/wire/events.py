@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from cext.tlv import Cursor, Writer
@@ -81,7 +82,7 @@ def _complete(codec: Codec[ReplayEvent]) -> Codec[ReplayEvent]:
             raise MalformedMessage(problem)
         return found
 
-    return Codec(codec.doc, codec.kind, codec.lo, codec.hi, read, codec.write, codec.take, False)
+    return replace(codec, read=read)
 
 
 COMPLETE_EVENT: Codec[ReplayEvent] = _complete(nested(ReplayEvent))
@@ -99,6 +100,25 @@ def event_tail(event: ReplayEvent) -> bytes:
     out.field_u16(8, event.schema)
     out.field_leaf(9, event.payload)
     return out.take()
+
+
+_IMAGE_HEAD = struct.Struct(">Q16sHH16sQHI")
+IMAGE_HEAD_BYTES = _IMAGE_HEAD.size
+"""Bytes of a ReplayEvent image in front of its payload (P10-26)."""
+
+
+def event_image(
+    sequence: int,
+    event_id: bytes,
+    kind: int,
+    object_kind: int,
+    object_id: bytes,
+    revision: int,
+    schema: int,
+    payload: bytes,
+) -> bytes:
+    """The image of ``ReplayEvent`` from its plain columns: a long replay makes many, and none needs an object."""
+    return _IMAGE_HEAD.pack(sequence, event_id, kind, object_kind, object_id, revision, schema, len(payload)) + payload
 
 
 def event_frame(subscription: SubscriptionId, delivery: DeliverySequence, tail: bytes) -> bytes:

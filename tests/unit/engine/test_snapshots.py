@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cext.digest import sha256
-from sidecar.coordinator.engine.pages import page_room, snapshot_page
+from sidecar.coordinator.engine.pages import page_room, page_frame
 from sidecar.coordinator.engine.state import Record, State
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import ErrorCode, GapReason, ObjectKind, Scope
+from sidecar.coordinator.wire.enums import ErrorCode, FrameType, GapReason, ObjectKind, Scope
 from sidecar.coordinator.wire.errors import MalformedMessage
 from sidecar.coordinator.wire.ids import SnapshotId
 from sidecar.coordinator.wire.limits import Limits
@@ -132,7 +132,7 @@ def test_a_page_built_from_images_is_the_frame_of_the_table() -> None:
     records = tuple(SnapshotRecord.decode(bytes.fromhex(image)) for image in GOLDEN)
     joined = b"".join(record.encode() for record in records)
     for following in (None, b"n" * 32):
-        built = snapshot_page(7, id16(5), b"c" * 32, 4, len(records), joined, following)
+        built = page_frame(FrameType.SNAPSHOT_PAGE, 7, id16(5), b"c" * 32, 4, len(records), joined, following)
         frame = fr.SnapshotPage(
             request_id=7,
             snapshot_id=SnapshotId(id16(5)),

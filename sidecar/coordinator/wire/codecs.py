@@ -47,12 +47,39 @@ class Codec(Generic[T]):
     write: Callable[[Writer, T], None]
     take: Callable[[Fields, int], T]
     checked: bool
+    parts: Any = None
+    """What a composite image is made of, for a reader that names each part: one of the classes below, the class of a
+    positional record, or the members of a union by their tag. ``None`` for a plain value."""
 
     @property
     def width(self) -> tuple[int, int]:
         """Least and most bytes of the whole image."""
         prefix = _PREFIX if self.kind in (LEAF, STR) else 0
         return self.lo + prefix, min(self.hi + prefix, HARD.frame)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalOf:
+    """Presence byte, then the value."""
+
+    codec: Codec[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FramedOf:
+    """``u32 length`` of at most ``high``, then an image of exactly that length."""
+
+    codec: Codec[Any]
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """``u16 count`` of at most ``cap``, then the elements; no two of one ``order`` where there is one."""
+
+    codec: Codec[Any]
+    cap: int
+    order: Callable[[Any], bytes] | None
 
 
 def decode_image(codec: Codec[T], data: bytes | memoryview) -> T:
@@ -273,7 +300,8 @@ def optional(codec: Codec[T]) -> Codec[T | None]:
         if value is not None:
             codec.write(out, value)
 
-    return Codec(f"optional<{codec.doc}>", RAW, 1, 1 + codec.width[1], read, write, _take_image(read), False)
+    doc, widest = f"optional<{codec.doc}>", 1 + codec.width[1]
+    return Codec(doc, RAW, 1, widest, read, write, _take_image(read), False, OptionalOf(codec))
 
 
 def framed(codec: Codec[T], *, cap: int) -> Codec[T]:
@@ -296,7 +324,7 @@ def framed(codec: Codec[T], *, cap: int) -> Codec[T]:
     def take(fields: Fields, field_id: int) -> T:
         return decode_image(codec, fields.leaf_view(field_id))
 
-    return Codec(f"u32 length ‖ {codec.doc}", LEAF, low, high, read, write, take, False)
+    return Codec(f"u32 length ‖ {codec.doc}", LEAF, low, high, read, write, take, False, FramedOf(codec, high))
 
 
 def listing(
@@ -335,7 +363,8 @@ def listing(
             codec.write(out, value)
 
     widest = min(2 + cap * high, HARD.frame)
-    return Codec(f"list<{codec.doc}> ≤ {cap}", RAW, 2, widest, read, write, _take_image(read), False)
+    doc, parts = f"list<{codec.doc}> ≤ {cap}", ListOf(codec, cap, order)
+    return Codec(doc, RAW, 2, widest, read, write, _take_image(read), False, parts)
 
 
 def _read_i32(cursor: Cursor) -> int:

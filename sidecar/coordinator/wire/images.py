@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import (
     Annotated,
     Any,
@@ -135,6 +135,7 @@ def record(cls: type[R]) -> type[R]:
         _writer(made),
         _take(made),
         False,
+        made,
     )
     return made
 
@@ -175,7 +176,7 @@ def remembered(kind: type[R], images: int) -> Codec[R]:
     def take(values: Fields, field_id: int) -> R:
         return decode(values.raw(field_id))
 
-    return Codec(codec.doc, codec.kind, codec.lo, codec.hi, codec.read, codec.write, take, False)
+    return replace(codec, take=take)
 
 
 def union(name: str, *members: type[Record]) -> Codec[Any]:
@@ -199,5 +200,5 @@ def union(name: str, *members: type[Record]) -> Codec[Any]:
 
     low = min(kind.CODEC.lo for kind in members)
     high = max(kind.CODEC.hi for kind in members)
-    codec: Codec[Any] = Codec(name, RAW, low, high, read, write, take, False)
+    codec: Codec[Any] = Codec(name, RAW, low, high, read, write, take, False, by_tag)
     return codec

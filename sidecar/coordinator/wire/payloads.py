@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 from cext.tlv import Cursor
@@ -270,7 +271,7 @@ def _complete(codec: Codec[SnapshotRecord]) -> Codec[SnapshotRecord]:
         decode_record_payload(found.kind, found.payload)
         return found
 
-    return Codec(codec.doc, codec.kind, codec.lo, codec.hi, read, codec.write, codec.take, False)
+    return replace(codec, read=read)
 
 
 COMPLETE_RECORD: Codec[SnapshotRecord] = _complete(nested(SnapshotRecord))

@@ -165,6 +165,7 @@ class CoordinatorServer:
             self._metrics.gauge("authority_fenced").set(1)
             self._log.error("authority_fenced", reason=self._engine.fenced)
             for connection in self._connections:
+            self._parts.activation.lose()
                 connection.check_fence()
             if self._committer is not None:
                 self._committer.kick()  # whoever waits for it to be idle need not wait for the disk any more
@@ -378,6 +379,7 @@ class CoordinatorServer:
         elif outcome == "ok":
             self._engine.renew(renewer.authority)
             self.kick()
+            self._parts.activation.renewed(renewer.authority)
         elif outcome == "invalid":
             self._log.warning("renewal_invalid", lease_left=self._lease_left())
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
 from sidecar.base.clock import Now
 from sidecar.base.witnessing import Refusal, WitnessError, WitnessRefused
 from sidecar.coordinator.authority.certificate import WitnessPin, verify_certificate
+from sidecar.coordinator.machines.authority import AUTHORITY, AuthorityEvent, AuthorityState
 from sidecar.coordinator.wire.ids import (
     ActivationSequence,
     AuthorityEpoch,
@@ -50,22 +51,6 @@ class Step(StrEnum):
     INSTALL = "install"
     RECOVER = "recover"
     BIND = "bind"
-
-
-class Stage(Enum):
-    """Where this process stands; the ledger's state machine of the authority, with recovery told apart."""
-
-    INSTALLED = auto()
-    RECOVERED = auto()
-    BOUND = auto()
-    STOPPED = auto()
-
-
-STAGES: Final[Mapping[Step, tuple[Stage, Stage]]] = {
-    Step.RECOVER: (Stage.INSTALLED, Stage.RECOVERED),
-    Step.BIND: (Stage.RECOVERED, Stage.BOUND),
-}
-"""Step -> (stage in which alone it may be taken, stage that it leads to)."""
 
 
 class InstalledActivation(Protocol):
@@ -192,29 +177,40 @@ def activate(
     with activation.stopped_by_failure():
         if certificate.activation_sequence <= installed.activation_sequence:
             raise ActivationRefused("the witness has lost activations that this store has seen; it must not be used")
-        trace(Step.INSTALL)
-        authority = activation.authority
-        if not authority.valid(clock()):
-            raise ActivationRefused("the certificate expired before it was installed")
-        store.install(authority.epoch, authority.activation_sequence, authority.token_sha256, incarnation)
+    activation.install(store)
     return activation
 
 
 class Activation:
-    """A durably installed activation on its way to the bound socket, and back to a clean stop."""
+    """A certified activation on its way to the bound socket, and back to a clean stop or into the fence.
+
+    ``stage`` moves by the table of `machines/authority.py`; a step out of order raises :exc:`ActivationRefused`.
+    """
 
     def __init__(
         self, authority: Authority, witness: Witness, clock: Callable[[], Now], trace: Callable[[Step], None]
     ) -> None:
         self.authority = authority
-        self.stage = Stage.INSTALLED
+        # It has the store and an incarnation: ``activate`` saw to that before it asked the witness.
+        self.stage = AUTHORITY.after(AuthorityState.STOPPED, AuthorityEvent.OPENED)
         self._witness = witness
         self._clock = clock
         self._trace = trace
 
+    def install(self, store: Store) -> None:
+        """Make it durable, if the certificate still holds."""
+
+        def checked() -> None:
+            held = self.authority
+            if not held.valid(self._clock()):
+                raise ActivationRefused("the certificate expired before it was installed")
+            store.install(held.epoch, held.activation_sequence, held.token_sha256, IncarnationId(held.incarnation_id))
+
+        self._take(AuthorityEvent.INSTALL, Step.INSTALL, checked)
+
     def recover(self, work: Callable[[], T]) -> T:
         """Load and recover the state: before anything is bound, after the activation is durable."""
-        return self._take(Step.RECOVER, work)
+        return self._take(AuthorityEvent.RECOVER, Step.RECOVER, work)
 
     def bind(self, listen: Callable[[], T]) -> T:
         """Open the endpoint, last of all (P12-20, P12-21), if the certificate still holds."""
@@ -224,13 +220,26 @@ class Activation:
                 raise ActivationRefused("the certificate expired before the endpoint was opened")
             return listen()
 
-        return self._take(Step.BIND, checked)
+        return self._take(AuthorityEvent.BIND, Step.BIND, checked)
+
+    def renewed(self, authority: Authority) -> None:
+        """The certificate was renewed; an answer that comes after the end is too late."""
+        if AUTHORITY.after(self.stage, AuthorityEvent.RENEWED) is AuthorityState.BOUND:
+            self.authority = authority
+
+    def lose(self) -> None:
+        """The authority is lost: once bound it is fenced, and nothing brings it back (P12-17)."""
+        self._end(AuthorityEvent.LOST)
 
     def relinquish(self) -> None:
         """Give the token back: nothing is or will be committed under it. Raises :exc:`WitnessError`: the successor
-        then waits for the expiry. May be called twice."""
-        if self.stage is not Stage.STOPPED:
-            self.stage = Stage.STOPPED
+        then waits for the expiry. May be called twice. A fenced one keeps its token: what it committed last may be
+        unknown, so a successor waits until no certificate of it can be in force."""
+        self._end(AuthorityEvent.STOP)
+
+    def _end(self, event: AuthorityEvent) -> None:
+        before, self.stage = self.stage, AUTHORITY.step(self.stage, event).next
+        if self.stage is AuthorityState.STOPPED and before is not AuthorityState.STOPPED:
             held = self.authority.certificate
             self._witness.relinquish(held.coordinator_id, held.activation_sequence, held.fencing_token)
 
@@ -241,12 +250,12 @@ class Activation:
             yield
         except BaseException:
             with contextlib.suppress(WitnessError):
-                self.relinquish()
+                self._end(AuthorityEvent.FAILED)
             raise
 
-    def _take(self, step: Step, work: Callable[[], T]) -> T:
-        required, reached = STAGES[step]
-        if self.stage is not required:
+    def _take(self, event: AuthorityEvent, step: Step, work: Callable[[], T]) -> T:
+        reached = AUTHORITY.step(self.stage, event).next
+        if reached is self.stage:
             raise ActivationRefused(f"{step} is not possible now: the activation is {self.stage.name.lower()}")
         with self.stopped_by_failure():
             self._trace(step)

@@ -13,9 +13,10 @@ from sidecar.base.ed25519 import SigningKey
 from sidecar.base.secret import Secret
 from sidecar.base.witnessing import Refusal, WitnessProtocolError, WitnessRefused, WitnessUnavailable
 from sidecar.coordinator.authority import activation as subject
-from sidecar.coordinator.authority.activation import ActivationRefused, Authority, Stage, Step
+from sidecar.coordinator.authority.activation import ActivationRefused, Authority, Step
 from sidecar.coordinator.authority.certificate import CertificateInvalid, WitnessPin
 from sidecar.coordinator.engine.state import Batch
+from sidecar.coordinator.machines.authority import AuthorityState
 from sidecar.coordinator.store.errors import StaleBatch, StoreError, StoreLocked
 from sidecar.coordinator.wire.ids import (
     U64_MAX,
@@ -46,7 +47,7 @@ def empty_batch(authority: Authority) -> Batch:
 def test_the_steps_come_in_the_order_of_the_specification(house: House) -> None:
     store = house.open()
     activation = house.activate(store)
-    assert activation.stage is Stage.INSTALLED
+    assert activation.stage is AuthorityState.INSTALLED
     assert not house.socket.exists()
     assert store.installed().epoch == activation.authority.epoch == 1
     activation.recover(store.load)
@@ -401,7 +402,7 @@ def test_the_first_failure_is_what_is_told_when_the_token_cannot_go_back(house: 
 
     with pytest.raises(StoreError, match="is damaged"):
         activation.recover(fail)
-    assert activation.stage is Stage.STOPPED
+    assert activation.stage is AuthorityState.STOPPED
 
 
 @pytest.mark.req("P12-12")
@@ -410,7 +411,7 @@ def test_a_clean_stop_relinquishes_once(house: House) -> None:
     activation.relinquish()
     activation.relinquish()
     assert [type(call) for call in house.witness.calls].count(Relinquish) == 1
-    assert activation.stage is Stage.STOPPED
+    assert activation.stage is AuthorityState.STOPPED
 
 
 def test_a_stop_that_the_witness_did_not_confirm_is_told(house: House) -> None:

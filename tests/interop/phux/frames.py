@@ -92,10 +92,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Frame:
-    """A decoded frame."""
+    """A decoded frame; `size` is that of the whole message, as credit counts it (P10-06)."""
 
     type: Type
     values: dict[str, Any]
+    size: int
 
     def __getitem__(self, name: str) -> Any:
         """The value of a field; None when it is absent."""
@@ -327,4 +328,4 @@ def decode(data: bytes) -> Frame:
     if len(data) < 5 or int.from_bytes(data[:4], "big") != len(data) - 4 or data[4] not in list(Type):
         raise Malformed("not one whole message of a known type")
     frame_type = Type(data[4])
-    return Frame(frame_type, SHAPES[frame_type].body.decode(data[5:]))
+    return Frame(frame_type, SHAPES[frame_type].body.decode(data[5:]), len(data))

@@ -164,8 +164,8 @@ class CoordinatorServer:
             self._fence_noted = True
             self._metrics.gauge("authority_fenced").set(1)
             self._log.error("authority_fenced", reason=self._engine.fenced)
-            for connection in self._connections:
             self._parts.activation.lose()
+            for connection in self._connections:
                 connection.check_fence()
             if self._committer is not None:
                 self._committer.kick()  # whoever waits for it to be idle need not wait for the disk any more
@@ -378,8 +378,8 @@ class CoordinatorServer:
             self.fence(renewer.reason)
         elif outcome == "ok":
             self._engine.renew(renewer.authority)
-            self.kick()
             self._parts.activation.renewed(renewer.authority)
+            self.kick()
         elif outcome == "invalid":
             self._log.warning("renewal_invalid", lease_left=self._lease_left())
 

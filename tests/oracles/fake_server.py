@@ -42,6 +42,7 @@ from sidecar.coordinator.wire.records import (
     WorkloadGrant,
     succeeded,
 )
+from tests.oracles.fake_replay import FakeReplays, FakeStream
 
 F = TypeVar("F", bound=Frame)
 Rewrite = Callable[[Frame], "Frame | bytes | None"]
@@ -98,6 +99,7 @@ class World:
     commands: list[fr.CoordCommand] = field(default_factory=list)
     lookups: list[fr.GetOperationResult] = field(default_factory=list)
     snapshots: int = 0
+    first_retained: int = 1
 
     @property
     def pin(self) -> WitnessPin:
@@ -151,19 +153,6 @@ class World:
         return sequence
 
 
-@dataclass
-class FakeStream:
-    """One subscription."""
-
-    subscription_id: SubscriptionId
-    cursor: int
-    live: bool
-    count: int = 0
-    nbytes: int = 0
-    delivery: int = 0
-    paused: bool = False
-
-
 class FakeServer:
     """One connection. ``feed`` client bytes, ``take`` what to send; ``received`` keeps every frame of the client."""
 
@@ -182,6 +171,7 @@ class FakeServer:
         self._challenge: fr.WorkloadChallenge | None = None
         self._hello: fr.CoordHello | None = None
         self._snapshots: dict[bytes, dict[str, Any]] = {}
+        self.replays = FakeReplays(self)
 
     def of(self, shape: type[F]) -> list[F]:
         """Received frames of one type."""
@@ -227,6 +217,7 @@ class FakeServer:
             FrameType.SNAPSHOT_APPLIED: self._on_applied,
             FrameType.SUBSCRIBE: self._on_subscribe,
             FrameType.CREDIT: self._on_credit,
+            **self.replays.handlers,
         }
         handler = handlers.get(frame.TYPE)
         if handler is not None:
@@ -470,13 +461,18 @@ class FakeServer:
         """Send events as far as credit allows."""
         for stream in self.streams.values():
             while stream.live and not stream.paused and stream.cursor < len(self.world.events):
-                frame = self.event(stream, self.world.events[stream.cursor])
+                event = self.world.events[stream.cursor]
+                if not event:
+                    stream.cursor += 1
+                    continue
+                frame = self.event(stream, event)
                 size = len(frame.encode())
                 if stream.count < 1 or stream.nbytes < size:
                     break
                 stream.count -= 1
                 stream.nbytes -= size
                 stream.cursor += 1
+                stream.last = stream.cursor
                 stream.delivery += 1
                 self.send(frame)
 
@@ -489,11 +485,12 @@ class FakeServer:
     def gap(self, stream: FakeStream, reason: GapReason = GapReason.QUEUE_OVERFLOW) -> None:
         """Pause a stream."""
         stream.paused = True
+        self.replays.end(stream)
         self.send(
             fr.Gap(
                 subscription_id=stream.subscription_id,
                 last_contiguous_delivery=DeliveryCut(stream.delivery),
-                last_contiguous_event=EventCut(stream.cursor),
+                last_contiguous_event=EventCut(stream.last),
                 reason=reason,
             )
         )

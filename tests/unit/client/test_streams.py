@@ -24,7 +24,8 @@ from sidecar.coordinator.wire.records import (
     SourceGap,
     TerminalBindingRef,
 )
-from tests.oracles.fake_server import FakeStream, World, altered, objective
+from tests.oracles.fake_replay import FakeStream
+from tests.oracles.fake_server import World, altered, objective
 from tests.unit.client.rig import Rig, changing
 
 SMALL = Limits(frame=4096, page_bytes=1024, page_records=3, typed_payload=512, credit_count=8, credit_bytes=1256)

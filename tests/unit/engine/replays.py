@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from cext.digest import ReplayDigest
+from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.subscription import Subscription
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import Capability, Scope
 from sidecar.coordinator.wire.ids import EventCut, ReplayId, SubscriptionId
-from sidecar.coordinator.wire.limits import HARD, Limits
+from sidecar.coordinator.wire.limits import HARD, LEASE_SECONDS, Limits, QuotaCaps
 from sidecar.coordinator.wire.records import ReplayEvent
 from tests.unit.engine.harness import Client, World, make
 
 REPLAY = int(Capability.EVENT_REPLAY)
 PAGES_OF_THREE = Limits(16_384, 4_096, 3, 2_048, 1_024, 65_536)
-MISSED = 1_025
-"""Events that one subscription without credit is too small for."""
+QUEUE = 8
+"""Frames that may wait for all subscriptions of one principal: a pause is cheap."""
+
+
+def small_world(**policy: Any) -> World:
+    """A world in which a subscription without credit pauses at its ninth event."""
+    return World(policy=Policy(quotas={"queue_frames": QuotaCaps(None, QUEUE, 60)}, **policy))
 
 
 def reader_of(world: World, *, selected: Limits = HARD, principal: int = 1) -> Client:
@@ -53,14 +59,24 @@ def state(client: Client, subscription: bytes) -> Subscription:
     return client.conn.subscriptions[subscription]
 
 
-def pause(client: Client, maker: Client, *, after: int | None = None, missed: int = MISSED) -> bytes:
-    """A subscription of ``client`` that overflowed behind ``after`` with ``missed`` visible events; its id."""
-    start = client.world.disk.last_sequence if after is None else after
-    subscription = client.live(start, 0, 0)
-    make(maker, missed, 100_000 + client.world.disk.last_sequence)
+def pause(client: Client, maker: Client, *, missed: int = QUEUE + 1, document: bytes = b"d") -> bytes:
+    """A subscription of ``client`` at the head of this moment that missed so many visible events; its id."""
+    subscription = client.live(client.world.disk.last_sequence, 0, 0)
+    make(maker, missed, 100_000 + client.world.disk.last_sequence, document=document)
     client.pull()
     assert client.gaps()[-1].subscription_id == subscription
     return subscription
+
+
+def pause_by_expiry(client: Client) -> bytes:
+    """A subscription that paused at the head of this moment and has missed nothing yet; its id."""
+    begin = client.ask(client.open_snapshot(reserve=True))[0]
+    assert isinstance(begin, fr.SnapshotBegin)
+    assert begin.subscription_id is not None
+    client.world.advance(LEASE_SECONDS)
+    client.pull()
+    assert client.gaps()[-1].subscription_id == begin.subscription_id
+    return begin.subscription_id
 
 
 def begin_replay(client: Client, subscription: bytes, after: int | None = None) -> fr.ReplayBegin:

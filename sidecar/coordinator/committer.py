@@ -1,7 +1,8 @@
 """From the engine to the disk and back: group commit without waiting on the loop (P8-13, P8-17, P12-16).
 
-Batches go to the writer thread as they come, a few at a time; what arrives while the disk is busy gathers in the
-engine's open batch. The first failure is the end: its outcome may be unknown, so nothing is ever tried again.
+One batch is on its way at a time; what arrives while the disk is busy waits in the engine, where principals take turns,
+so that a newcomer waits for that batch and is in the next. The first failure is the end: its outcome may be unknown, so
+nothing is ever tried again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from sidecar.coordinator.store.errors import StoreStopped
 from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.store.writer import StoreWriter
 
-MAX_IN_FLIGHT: Final = 8
-"""Batches that the writer holds at most; it makes all that wait durable in one commit."""
+MAX_IN_FLIGHT: Final = 1
+"""Batches that the writer holds at most. More would queue in front of it, first come, first served."""
 
 
 class Committer:
@@ -86,8 +87,15 @@ class Committer:
                 self._in_flight += 1
         except (Fenced, StoreStopped) as error:
             self._failed(str(error))
-        if not self._in_flight:
+        except Exception as error:
+            # It ended the connection whose command it was; the others go on.
+            self._loop.call_exception_handler({"message": "a command", "exception": error})
+        if self._in_flight:
+            return
+        if self._engine.fenced is not None or not self._engine.waiting:
             self._idle.set()
+        elif self._engine.can_take(self._clock()):
+            self.kick()
 
     def _reporter(self, batch: Batch, taken: float) -> Callable[[BaseException | None], None]:
         def done(failure: BaseException | None) -> None:

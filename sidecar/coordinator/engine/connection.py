@@ -95,6 +95,8 @@ class Connection:
         self.closing: ErrorCode | None = None
         """Set once: after the control lane is taken the transport closes."""
         self.requests: set[int] = set()
+        self.backlog_bytes = 0
+        """Payload bytes of its commands that wait for their turn."""
         self.subscriptions: dict[bytes, Subscription] = {}
         self.closed_subscriptions: deque[bytes] = deque(maxlen=_REMEMBERED)
         self.leases: dict[bytes, Lease] = {}
@@ -107,10 +109,6 @@ class Connection:
         self._control_bytes = 0
         self._awake = False
 
-    # ---- requests ----
-
-    def open_request(self, request_id: int) -> None:
-        """Occupy a request id (P7-09, P7-10, P3-33)."""
     def subscription_state(self, id_: bytes) -> SubscriptionState:
         """What an id that a frame names is to this connection (OPEN P10-d)."""
         sub = self.subscriptions.get(id_)
@@ -118,6 +116,10 @@ class Connection:
             return sub.state
         return SubscriptionState.CLOSED if id_ in self.closed_subscriptions else SubscriptionState.NONE
 
+    # ---- requests ----
+
+    def open_request(self, request_id: int) -> None:
+        """Occupy a request id (P7-09, P7-10, P3-33)."""
         if request_id in self.requests:
             raise MalformedMessage("the request id is outstanding")
         self._runtime.charge(self.quota, [(Resource.REQUESTS, 1)])
@@ -183,8 +185,13 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """The control lane is half full: read nothing more from this peer until it was taken."""
-        return self._control_used * 2 >= CONTROL_FRAMES or self._control_bytes * 2 >= CONTROL_BYTES
+        """Read nothing more from this peer for now: the control lane is half full, until it was taken; or a batch's
+        worth of payload waits for its turn, until enough of it had it (then the transport is woken)."""
+        return (
+            self._control_used * 2 >= CONTROL_FRAMES
+            or self._control_bytes * 2 >= CONTROL_BYTES
+            or self.backlog_bytes >= self._runtime.policy.batch_bytes
+        )
 
     def close(self, error: ProtocolError) -> None:
         """Say goodbye through the reserved lane; nothing else that is queued goes out (P13-05, W8-10)."""

@@ -3,9 +3,9 @@
 The shell calls ``handle`` for each frame, ``take`` of a connection when its transport has room, ``take_batch`` and
 ``batch_durable`` around the store, and ``tick`` no later than ``next_deadline``. Time and entropy come in as arguments.
 
-Commands and lookups wait for ``take_batch``, which executes them in fair order. A transaction is visible in three steps:
-it changes the head when it is admitted, it is in the durable root once its batch is, and only then do its reply and its
-events go out. Snapshots and subscriptions know the durable root alone.
+Commands and lookups wait for ``take_batch``, which executes them in fair order. A transaction is visible in three
+steps: it changes the head when it is admitted, it is in the durable root once its batch is, and only then do its reply
+and its events go out. Snapshots and subscriptions know the durable root alone.
 """
 
 from __future__ import annotations
@@ -282,9 +282,9 @@ class Engine:
         """Execute what waits, in fair order, and take it as the next batch to make durable (P6-07).
 
         A bounded amount of work: ``None`` also when there were only lookups, and while the certificate does not last
-        long enough for the disk (see ``can_take``). Several batches may be on their way at once; the store takes them in
-        order. Raises ``Fenced`` when nothing may be committed any more, also because the certificate is not valid at
-        this moment (P12-16).
+        long enough for the disk (see ``can_take``). Several batches may be on their way at once; the store takes them
+        in order. Raises ``Fenced`` when nothing may be committed any more, also because the certificate is not valid
+        at this moment (P12-16).
         """
         self.clock(now)
         self._fence_if_expired()

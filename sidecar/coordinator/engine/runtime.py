@@ -19,6 +19,8 @@ from sidecar.coordinator.wire.records import ActivationCertificate
 
 Id = TypeVar("Id", bound=bytes)
 
+LEASE_MARGIN = 1.0
+"""Seconds that a commit is given to reach the disk before the certificate expires."""
 CURSOR_BYTES = 32
 """Bytes of the cursors that this server mints, all of them random."""
 
@@ -104,6 +106,15 @@ class Runtime:
             raise StaleAuthority("the activation certificate is not valid")
         if guard is not None and guard != self.authority.guard:
             raise StaleAuthority("the guard is not that of this activation")
+
+    def lease_is_short(self) -> bool:
+        """Whether a batch that is taken now may reach the disk after the certificate has expired on either clock.
+
+        A tenth of its life has to be left, but no more than ``LEASE_MARGIN`` seconds (P12-16).
+        """
+        certificate = self.authority.certificate
+        left = min(self.authority.deadline_mono - self.now.mono, certificate.expires_at - self.now.wall)
+        return left < min(LEASE_MARGIN, (certificate.expires_at - certificate.issued_at) / 10)
 
     def charge(self, quota: Quota, amounts: Iterable[tuple[Resource, int]]) -> None:
         """Charge everything or raise ``ResourceExhausted`` with nothing charged (P3-48, P3-49)."""

@@ -1,8 +1,8 @@
 """Transactions: commands become durable operations, and nothing is answered before it is durable (P8).
 
-A transaction runs at once on the newest state, the *head*. Its rows, its events and its reply wait in a group; groups
-become durable in order, each in one store transaction. Every answer that depends on the head waits behind the last
-group, so that no reply ever tells of something that a crash could undo (P8-17).
+A transaction runs on the newest state, the *head*, when its turn has come (see ``schedule``). Its rows, its events and
+its reply wait in a group; groups become durable in order, each in one store transaction. Every answer that depends on
+the head waits behind the last group, so that no reply ever tells of something that a crash could undo (P8-17).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sidecar.coordinator.wire.errors import (
     ResourceExhausted,
     RevisionConflict,
 )
-from sidecar.coordinator.wire.frames import CoordCommand, CoordCommandResult, GetOperationResult, OperationResultFrame
+from sidecar.coordinator.wire.frames import CoordCommand, CoordCommandResult, OperationResultFrame
 from sidecar.coordinator.wire.ids import EventSequence, KeyId, advance, event_id
 from sidecar.coordinator.wire.limits import SCHEMA
 from sidecar.coordinator.wire.payloads import OperationRecord, decode_command
@@ -59,9 +59,10 @@ class Group:
 
 
 class Decoded:
-    """A command frame with everything that its identity needs."""
+    """A command frame with everything that its identity needs; it keeps nothing of the frame's buffer."""
 
     def __init__(self, frame: CoordCommand, payload: Payload) -> None:
+        self.request_id = frame.request_id
         self.kind = CommandKind(frame.command_kind)
         self.payload = payload
         self.operation_id = frame.operation_id
@@ -83,20 +84,24 @@ class Transactions:
 
     # ---- commands ----
 
-    def command(self, conn: Connection, frame: CoordCommand) -> Operation | None:
-        """COORD_COMMAND behind its guard, grant and request checks, in the order of OPEN P8-b.
+    def read(self, conn: Connection, frame: CoordCommand) -> Decoded | CapabilityRequired:
+        """A COORD_COMMAND as it arrives: what is malformed or too large is fatal here, before it waits for its turn.
 
-        Returns the operation if it was admitted now, ``None`` if it was there already.
+        What this version does not know is no fault yet: its operation id may be taken (OPEN P8-b).
         """
         if len(frame.payload) > conn.selected.typed_payload:
             raise FrameTooLargeError("the payload is larger than the selected typed payload")
-        stored = self.head.operation(frame.operation_id)
         try:
-            decoded = Decoded(frame, decode_command(frame.command_kind, frame.payload))
-        except CapabilityRequired:
-            if stored is not None:
-                raise OperationConflict("the operation id is taken") from None
-            raise
+            return Decoded(frame, decode_command(frame.command_kind, frame.payload))
+        except CapabilityRequired as error:
+            return error
+
+    def command(self, conn: Connection, decoded: Decoded) -> Operation | None:
+        """A command whose turn has come, behind its guard, grant and request checks, in the order of OPEN P8-b.
+
+        Returns the operation if it was admitted now, ``None`` if it was there already.
+        """
+        stored = self.head.operation(decoded.operation_id)
         try:
             if stored is not None:
                 result = decode_operation(self._repeat(conn, decoded, stored).result)
@@ -107,9 +112,15 @@ class Transactions:
             self._runtime.observer.command(decoded.kind, error.code.name.lower())
             raise
         self._runtime.observer.command(decoded.kind, "repeated" if admitted is None else "succeeded")
-        answer = CoordCommandResult(request_id=frame.request_id, operation=result)
-        self.answer(conn, answer.encode(), frame.request_id)
+        answer = CoordCommandResult(request_id=decoded.request_id, operation=result)
+        self.answer(conn, answer.encode(), decoded.request_id)
         return admitted
+
+    def unknown_command(self, operation_id: bytes, error: CapabilityRequired) -> None:
+        """A command that this version does not know: refused, whether its operation id is taken or not (OPEN P8-b)."""
+        if self.head.operation(operation_id) is not None:
+            raise OperationConflict("the operation id is taken")
+        raise error
 
     def _first(self, conn: Connection, decoded: Decoded) -> tuple[OperationResult, Operation]:
         """A new operation id: every check, then the change and the row (P8-16)."""
@@ -172,16 +183,16 @@ class Transactions:
 
     # ---- lookup ----
 
-    def lookup(self, conn: Connection, frame: GetOperationResult) -> None:
+    def lookup(self, conn: Connection, request_id: int, operation_id: bytes) -> None:
         """GET_OPERATION_RESULT: absent and invisible look the same (P6-15, P6-18, OPEN P8-e)."""
         if not conn.visibility.operations:
             raise NotFound("no such operation")
-        stored = self.head.operation(frame.operation_id)
+        stored = self.head.operation(operation_id)
         found: OperationResult = Unknown()
         if stored is not None and conn.visibility.sees_entry(stored):
             found = decode_operation(stored.result)
-        answer = OperationResultFrame(request_id=frame.request_id, operation=found)
-        self.answer(conn, answer.encode(), frame.request_id)
+        answer = OperationResultFrame(request_id=request_id, operation=found)
+        self.answer(conn, answer.encode(), request_id)
 
     # ---- changes without a command ----
 
@@ -205,13 +216,25 @@ class Transactions:
 
     def _open_group(self) -> Group:
         last = self.groups[-1] if self.groups else None
-        policy = self._runtime.policy
-        full = last is not None and (len(last.events) >= policy.batch_events or last.nbytes >= policy.batch_bytes)
-        if last is None or last.taken or full:
+        if last is None or last.taken or self._filled(last):
             self._number += 1
             last = Group(self._number)
             self.groups.append(last)
         return last
+
+    def _filled(self, group: Group) -> bool:
+        policy = self._runtime.policy
+        return len(group.events) >= policy.batch_events or group.nbytes >= policy.batch_bytes
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a group was not taken yet."""
+        return bool(self.groups) and not self.groups[-1].taken
+
+    @property
+    def full(self) -> bool:
+        """Whether a group waits that takes no further transaction."""
+        return self.waiting and self._filled(next(group for group in self.groups if not group.taken))
 
     def _put(self, group: Group, entry: Entry, kind: EventKind) -> None:
         sequence = self.head.last_sequence + 1

@@ -85,12 +85,13 @@ class World:
             self.engine.tick(self.now)
 
     def commit(self) -> int:
-        """Make everything durable that waits; the number of batches."""
+        """Execute everything that waits and make it durable; the number of batches."""
         count = 0
-        while (batch := self.engine.take_batch(self.now)) is not None:
-            self.disk.commit(batch)
-            self.engine.batch_durable(batch, self.now)
-            count += 1
+        while (batch := self.engine.take_batch(self.now)) is not None or self.engine.can_take(self.now):
+            if batch is not None:
+                self.disk.commit(batch)
+                self.engine.batch_durable(batch, self.now)
+                count += 1
         return count
 
     def restart(self) -> World:

@@ -48,8 +48,11 @@ def test_requests_of_one_principal_spread_over_connections() -> None:
             client.send(client.lookup(bytes([number // 2 + 1]) * 16))
     clients[2].refused(clients[2].lookup(bytes([1]) * 16), ErrorCode.RESOURCE_EXHAUSTED)
     other = world.connect(2)
-    other.one(other.lookup(bytes([1]) * 16), fr.OperationResultFrame)
+    other.send(other.lookup(bytes([1]) * 16))
+    world.engine.take_batch(world.now)
+    assert [type(answer) for answer in other.pull()] == [fr.OperationResultFrame]
     clients[0].pull()
+    world.auto_commit = True
     clients[2].one(clients[2].lookup(bytes([1]) * 16), fr.OperationResultFrame)
     for client in (*clients, other):
         client.detach()
@@ -181,15 +184,20 @@ def test_pending_operations_of_one_principal_and_of_the_server() -> None:
     for number in range(1, 6):
         first.send(first.create(number))
     first.send(first.create(6))
+    batches = [world.engine.take_batch(world.now)]
     assert world.engine.stats().head_sequence == 10
     for number in range(11, 14):
         second.send(second.create(number))
     second.send(second.create(14))
+    batches.append(world.engine.take_batch(world.now))
     assert world.engine.stats().head_sequence == 16
     # Pending work outlives its connection, and so does its charge.
     first.detach()
     assert world.used()["pending_operations"] == 8
-    world.commit()
+    for batch in batches:
+        assert batch is not None
+        world.disk.commit(batch)
+        world.engine.batch_durable(batch, world.now)
     assert "pending_operations" not in world.used()
     assert [type(answer) for answer in second.pull()] == [fr.CoordCommandResult] * 3 + [fr.CoordErrorFrame]
     assert second.errors()[0].code is ErrorCode.RESOURCE_EXHAUSTED

@@ -143,8 +143,9 @@ def test_requests_beyond_the_quota_are_refused_with_their_id(world: World, clien
         client.send(client.create(number, request=number))
     client.refused(client.create(300, request=300), ErrorCode.RESOURCE_EXHAUSTED)
     assert world.observer.count("quota", "requests") == 1
-    assert world.engine.stats().head_sequence == 512
+    assert (world.engine.stats().backlog, world.engine.stats().pending) == (256, 256)
     world.commit()
+    assert world.engine.stats().head_sequence == 512
     assert len(client.pull()) == 256
     client.send(client.create(300, request=300))
     world.commit()

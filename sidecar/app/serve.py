@@ -47,7 +47,9 @@ from sidecar.ops.metrics import Metrics
 from sidecar.ops.signals import StopRequest, StopRequested, on_stop
 from sidecar.witness.client import WitnessClient
 
-CAPABILITIES = int(Capability.EVENT_REPLAY)
+CAPABILITIES = int(
+    Capability.EVENT_REPLAY | Capability.ARTIFACT_MANIFESTS | Capability.SIGNALS | Capability.ADMINISTRATION
+)
 """Capability bits that this server supports (P5-12)."""
 _SPARE_DESCRIPTORS = 128
 """Descriptors for everything but sockets: store, logs, witness, registry, health."""
@@ -182,7 +184,6 @@ def _assemble(
         limits=policy.limits,
         capabilities=CAPABILITIES,
         entropy=os.urandom,
-        retention_seconds=policy.retention_seconds,
         observer=metrics,
         crashed=lambda error: server.crashed(error),
     )

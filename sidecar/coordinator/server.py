@@ -105,6 +105,7 @@ class CoordinatorServer:
             observer=self._metrics,
             failed=self._commit_failed,
         )
+        self._engine.activated(self._clock())
         self._engine.set_registry(self.registry, self._clock())
         endpoint = await loop.create_unix_server(lambda: UnixConnection(self, loop), sock=listener, backlog=BACKLOG)
         self._bound = True

@@ -57,7 +57,6 @@ class HandshakeEnv:
     limits: Limits
     capabilities: int
     entropy: Callable[[int], bytes]
-    retention_seconds: int
     observer: Observer
     crashed: Callable[[Exception], None]
     """Told of what should not happen; the connection that met it is closed as INTERNAL, the others go on."""
@@ -304,7 +303,7 @@ class ServerSession:
             max_event_credit_count=pending.selected.credit_count,
             max_event_credit_bytes=pending.selected.credit_bytes,
             workload_grant=grant_record(grant),
-            operation_result_retention_secs=env.retention_seconds,
+            operation_result_retention_secs=self.connection.result_seconds,
             activation_certificate=certificate,
         )
         self._output.append(welcome.encode())

@@ -147,7 +147,13 @@ CATALOGUE = (
         "sidecar_quota_refusals",
         Kind.COUNTER,
         "Actions refused because a quota was full.",
-        (Label("resource", "quota names of the limits table, `storage_bytes`", (*QUOTAS, "storage_bytes")),),
+        (
+            Label(
+                "resource",
+                "quota names of the limits table, `storage_bytes`, `artifact_bytes`",
+                (*QUOTAS, "storage_bytes", "artifact_bytes"),
+            ),
+        ),
     ),
     Metric("sidecar_commit_batch_transactions", Kind.HISTOGRAM, "Transactions in one durable batch.", buckets=SIZES),
     Metric(
@@ -155,6 +161,7 @@ CATALOGUE = (
     ),
     Metric("sidecar_commit_failures", Kind.COUNTER, "Batches that failed; each fences the server."),
     Metric("sidecar_credit_stalls", Kind.COUNTER, "Times a subscription had an event and too little credit for it."),
+    Metric("sidecar_events_dropped", Kind.COUNTER, "Oldest events that left the retained log."),
     Metric("sidecar_events_sent", Kind.COUNTER, "COORD_EVENT frames sent."),
     Metric("sidecar_event_bytes", Kind.COUNTER, "Bytes of those frames."),
     Metric("sidecar_snapshot_pages", Kind.COUNTER, "Snapshot pages sent."),
@@ -386,6 +393,10 @@ class Metrics:
         """A batch became durable."""
         self.histogram("commit_batch_transactions").observe(size)
         self.histogram("commit_seconds").observe(seconds)
+
+    def events_dropped(self, count: int) -> None:
+        """Old events left the retained log."""
+        self.counter("events_dropped").inc(count)
 
     def quota(self, resource: str) -> None:
         """A quota refused an action."""

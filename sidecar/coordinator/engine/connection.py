@@ -102,6 +102,8 @@ class Connection:
         self.leases: dict[bytes, Lease] = {}
         self.turn = 0
         self._runtime = runtime
+        self.result_seconds = runtime.kept(runtime.durable).result_seconds
+        """Retention of results that HELLO_OK tells this peer of: what it completes is kept for as long at least."""
         self._producer = producer
         self._sink = sink
         self._renewed: bytes | None = None

@@ -16,6 +16,7 @@ from typing import Any
 
 from sidecar.base.clock import Now
 from sidecar.coordinator.authority.grants import Grant, Registry
+from sidecar.coordinator.engine.administration import Administration
 from sidecar.coordinator.engine.connection import Connection, PageOrder, Reply, Sink
 from sidecar.coordinator.engine.inspect import Document, inspect
 from sidecar.coordinator.engine.observer import EngineStats, NullObserver, Observer
@@ -90,6 +91,7 @@ class Engine:
         self._replays = Replays(self._runtime, self._streams, self._leases)
         self._retention = Retention(self._runtime, self._transactions, self._streams)
         self._retention.bound_log(self.connections)
+        self._administration = Administration(self._runtime, self._transactions)
         self._backlog = Backlog(self._runtime, self._transactions, may_act=self._still_granted, broken=self._break_off)
         self._requests: dict[type[Frame], Callable[[Connection, Any], None]] = {
             CoordCommand: self._command,
@@ -319,7 +321,7 @@ class Engine:
         self._runtime.durable = group.after
         if group.events:
             self._streams.published(self._runtime.log.append(group.events), self.connections)
-            self._retention.bound_log(self.connections)
+            self._retention.bound_log(self.connections, fresh=len(group.events))
         for conn, frame, request_id in group.replies:
             conn.reply(frame, request_id)
 
@@ -348,6 +350,12 @@ class Engine:
                 conn.push_renewal(frame)
         self._deadline = self._soonest()
 
+    def activated(self, now: Now) -> None:
+        """The endpoint is about to serve: note this activation among the ADMIN records (OPEN P7-g)."""
+        self.clock(now)
+        if self._runtime.fenced is None:
+            self._administration.activated()
+
     def set_registry(self, registry: Registry, now: Now) -> None:
         """A new generation of the key registry: whoever lost its grant is dismissed at once (W8-06..12)."""
         self.clock(now)
@@ -355,6 +363,11 @@ class Engine:
         for conn in list(self.connections):
             if conn.closing is None:
                 self._still_granted(conn)
+        if self._runtime.fenced is None:
+            try:
+                self._administration.registered(registry)
+            except CounterWrap as error:
+                self.fence(str(error))
 
     # ---- time ----
 

@@ -34,6 +34,9 @@ class Observer(Protocol):
     def event_sent(self, nbytes: int) -> None:
         """A COORD_EVENT was produced; ``nbytes`` of the whole frame."""
 
+    def events_dropped(self, count: int) -> None:
+        """The oldest ``count`` events left the retained log."""
+
     def quota(self, resource: str) -> None:
         """An action was refused because this resource (a key of the limits table) is used up."""
 
@@ -75,6 +78,12 @@ class NullObserver:
         """Ignored."""
 
     def replay_page(self, events: int, nbytes: int) -> None:
+        """Ignored."""
+
+    def event_sent(self, nbytes: int) -> None:
+        """Ignored."""
+
+    def events_dropped(self, count: int) -> None:
         """Ignored."""
 
     def lease_expired(self, kind: str) -> None:

@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
+from sidecar.coordinator.engine.state import State
+from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.limits import HARD, PAGE_OVERHEAD, RETENTION_FLOOR, Limits, QuotaCaps, check_offer
+from sidecar.coordinator.wire.payloads import AdminRecord
+from sidecar.coordinator.wire.records import AdminRetention, SnapshotRecord
+
+
+class Kept(NamedTuple):
+    """How long and how much is kept."""
+
+    result_seconds: int
+    """Retention of final results as it is advertised (P5-10)."""
+    event_bytes: int
+    """Payload bytes of the event log."""
+    artifact_bytes: int
+    """Bytes of all manifest records together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +34,12 @@ class Policy:
     quotas: Mapping[str, QuotaCaps] = field(default_factory=dict)
     """Rows that replace those of the limits table."""
     retention_seconds: int = RETENTION_FLOOR
-    """Advertised retention of final results (P5-10, P8-40)."""
+    """Retention of final results (P5-10, P8-40); CHANGE_RETENTION can only make it longer."""
     tombstone_seconds: int = RETENTION_FLOOR
     """How long a tombstone stays at least, once nothing that its operation created remains (P8-42)."""
     event_bytes: int = 64 * 1_048_576
-    """Payload bytes of the retained event log; older events can no longer be subscribed to."""
+    """Payload bytes of the retained event log; older events can no longer be subscribed to. CHANGE_RETENTION can only
+    make it less."""
     event_count: int = 262_144
     """Events of the retained log."""
     storage_bytes: int = 512 * 1_048_576
@@ -48,7 +66,27 @@ class Policy:
         if min(bounds) < 1:
             raise ValueError("a bound is at least 1")
 
+    def kept(self, state: State, coordinator_id: bytes) -> Kept:
+        """What holds in ``state``: the last CHANGE_RETENTION within these bounds (OPEN P7-g)."""
+        entry = state.get(ObjectKind.ADMIN, coordinator_id)
+        if entry is None:
+            return Kept(self.retention_seconds, self.event_bytes, self.storage_bytes)
+        asked = _asked(entry.image)
+        return Kept(
+            max(self.retention_seconds, asked.operation_result_secs),
+            min(self.event_bytes, asked.event_bytes),
+            min(self.storage_bytes, asked.artifact_bytes),
+        )
+
     @property
     def largest_image(self) -> int:
         """Bytes that a record image may have so that one event and one page can hold it (P3-f)."""
         return min(self.limits.typed_payload, self.limits.page_bytes - PAGE_OVERHEAD)
+
+
+@lru_cache(maxsize=8)
+def _asked(image: bytes) -> AdminRetention:
+    """The values of a RETENTION record; every transaction asks for them."""
+    values = AdminRecord.decode(SnapshotRecord.decode(image).payload).content()
+    assert isinstance(values, AdminRetention)
+    return values

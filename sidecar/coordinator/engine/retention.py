@@ -10,7 +10,7 @@ from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.state import Operation
 from sidecar.coordinator.engine.subscription import Streams
 from sidecar.coordinator.engine.transact import Transactions
-from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
+from sidecar.coordinator.wire.enums import CommandKind, ObjectKind, OperationTag
 from sidecar.coordinator.wire.records import Tombstoned
 
 
@@ -23,21 +23,33 @@ class Retention:
         self._streams = streams
         self._due: list[tuple[float, bytes]] = []
         """Wall second and operation id, soonest first."""
-        for _, entry in transactions.head.family(ObjectKind.OPERATION).entries.items():
-            assert isinstance(entry, Operation)
-            self.watch(entry)
+        self._schedule()
 
     def watch(self, operation: Operation) -> None:
         """Remember when a completed operation may be pruned (P8-40)."""
-        if operation.tag is not OperationTag.PENDING:
-            heapq.heappush(self._due, (self._expires(operation), operation.id))
+        if operation.command_kind == CommandKind.CHANGE_RETENTION:
+            self._schedule()
+        elif operation.tag is not OperationTag.PENDING:
+            heapq.heappush(self._due, (self._expires(operation, self._result_seconds()), operation.id))
 
-    def _expires(self, operation: Operation) -> float:
+    def _schedule(self) -> None:
+        """The due times of all operations; as much work as there are operations."""
+        seconds, due = self._result_seconds(), []
+        for _, entry in self._transactions.head.family(ObjectKind.OPERATION).entries.items():
+            assert isinstance(entry, Operation)
+            if entry.tag is not OperationTag.PENDING:
+                due.append((self._expires(entry, seconds), entry.id))
+        heapq.heapify(due)
+        self._due = due
+
+    def _result_seconds(self) -> int:
+        return self._runtime.kept(self._transactions.head).result_seconds
+
+    def _expires(self, operation: Operation, result_seconds: int) -> float:
         """A lower retention never shortens what was promised when the operation completed (OPEN P7-l)."""
-        policy = self._runtime.policy
-        kept = max(operation.retention, policy.retention_seconds)
+        kept = max(operation.retention, result_seconds)
         if operation.tag is OperationTag.TOMBSTONED:
-            kept += policy.tombstone_seconds
+            kept += self._runtime.policy.tombstone_seconds
         return operation.completed_at + kept
 
     def next_due(self) -> float | None:
@@ -64,10 +76,17 @@ class Retention:
         else:
             self._transactions.remove_operation(operation)
 
-    def bound_log(self, connections: list[Connection]) -> None:
-        """Shorten the event log to its bounds; who still waited for the lost part has a GAP(RETENTION)."""
-        log, policy = self._runtime.log, self._runtime.policy
+    def bound_log(self, connections: list[Connection], fresh: int = 0) -> None:
+        """Shorten the event log to its bounds; who still waited for the lost part has a GAP(RETENTION).
+
+        The newest ``fresh`` events became durable just now: CHANGE_RETENTION does not take them away before anybody
+        had a turn to read them. The configured bounds do.
+        """
+        log, policy, asked = self._runtime.log, self._runtime.policy, self._runtime.kept(self._runtime.durable)
         first = log.excess(policy.event_bytes, policy.event_count)
+        if asked.event_bytes < policy.event_bytes:
+            first = max(first, min(log.excess(asked.event_bytes, policy.event_count), log.head + 1 - fresh))
         if first > log.first:
+            self._runtime.observer.events_dropped(first - log.first)
             self._streams.retained_from(first, connections)
             log.drop_before(first)

@@ -10,7 +10,7 @@ from sidecar.base.clock import Now
 from sidecar.coordinator.authority.grants import Grant, Registry
 from sidecar.coordinator.engine.log import EventLog
 from sidecar.coordinator.engine.observer import Observer
-from sidecar.coordinator.engine.policy import Policy
+from sidecar.coordinator.engine.policy import Kept, Policy
 from sidecar.coordinator.engine.quota import Quotas, Resource
 from sidecar.coordinator.engine.state import State
 from sidecar.coordinator.wire.errors import ResourceExhausted, StaleAuthority
@@ -93,6 +93,10 @@ class Runtime:
     def fresh_cursor(self) -> bytes:
         """A cursor nobody can guess (P9-08)."""
         return self._entropy(CURSOR_BYTES)
+
+    def kept(self, state: State) -> Kept:
+        """How long and how much is kept in a state of this authority."""
+        return self.policy.kept(state, self.authority.coordinator_id)
 
     def holds(self, grant: Grant) -> bool:
         """Whether a grant is still good (P6-07, P6-08, W8-07)."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 
 from cext.digest import operation_digest
-from sidecar.coordinator.engine.commands import Change, Payload, check_allowed, record_of
+from sidecar.coordinator.engine.commands import Change, Situation, record_of
 from sidecar.coordinator.engine.connection import Connection
+from sidecar.coordinator.engine.handlers import check_allowed
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.state import Batch, Entry, Event, Operation, Record, State
@@ -28,10 +29,17 @@ from sidecar.coordinator.wire.errors import (
 from sidecar.coordinator.wire.frames import CoordCommand, CoordCommandResult, OperationResultFrame
 from sidecar.coordinator.wire.ids import EventSequence, KeyId, advance, event_id
 from sidecar.coordinator.wire.limits import SCHEMA
-from sidecar.coordinator.wire.payloads import OperationRecord, decode_command
+from sidecar.coordinator.wire.payloads import (
+    AckSignal,
+    CommandPayload,
+    OperationRecord,
+    SuppressSignal,
+    decode_command,
+)
 from sidecar.coordinator.wire.records import (
     OperationResult,
     Precondition,
+    Tombstoned,
     Unknown,
     decode_operation,
     encode_operation,
@@ -47,6 +55,7 @@ class Group:
         self.taken = False
         self.entries: dict[tuple[int, bytes], Entry] = {}
         self.removed: list[bytes] = []
+        self.removed_records: list[tuple[int, bytes]] = []
         self.events: list[Event] = []
         self.replies: list[tuple[Connection, bytes, int]] = []
         self.principals: list[bytes] = []
@@ -61,7 +70,7 @@ class Group:
 class Decoded:
     """A command frame with everything that its identity needs; it keeps nothing of the frame's buffer."""
 
-    def __init__(self, frame: CoordCommand, payload: Payload) -> None:
+    def __init__(self, frame: CoordCommand, payload: CommandPayload) -> None:
         self.request_id = frame.request_id
         self.kind = CommandKind(frame.command_kind)
         self.payload = payload
@@ -130,7 +139,15 @@ class Transactions:
             seen = conn.visibility.find(self.head, precondition.object.kind, precondition.object.id)
             if precondition.expected_revision != (0 if seen is None else seen.revision):
                 raise RevisionConflict("a precondition does not hold")
-        change = run(self.head, decoded.payload)
+        situation = Situation(
+            self.head,
+            tuple(decoded.preconditions),
+            conn.visibility,
+            conn.capabilities,
+            conn.grant.scopes,
+            self._runtime.authority.coordinator_id,
+        )
+        change = run(situation, decoded.payload)
         return self._admit(conn, decoded, change)
 
     def _repeat(self, conn: Connection, decoded: Decoded, stored: Operation) -> Operation:
@@ -144,7 +161,7 @@ class Transactions:
     def _admit(self, conn: Connection, decoded: Decoded, change: Change) -> tuple[OperationResult, Operation]:
         """Admission and completion in one transaction, with one OPERATION_CHANGED (P8-13, OPEN P8-f, P8-g)."""
         runtime, principal = self._runtime, KeyId(conn.grant.key_id)
-        last = EventSequence(_plus(self.head.last_sequence, len(change.puts) + 1))
+        last = EventSequence(_plus(self.head.last_sequence, 1 + sum(put.event is not None for put in change.puts)))
         result = succeeded(last, change.result)
         operation = _operation(
             Operation(
@@ -156,18 +173,23 @@ class Transactions:
                 decoded.kind,
                 b"",
                 int(runtime.now.wall),
-                runtime.policy.retention_seconds,
+                max(runtime.kept(self.head).result_seconds, conn.result_seconds),
                 change.created,
+                _note(decoded.payload),
             ),
             result,
         )
         entries = [put.record for put in change.puts]
         self._check_room([*entries, operation])
+        self._check_artifacts(entries)
         runtime.charge(runtime.quotas.principal(principal), [(Resource.PENDING_OPERATIONS, 1)])
         group = self._open_group()
         group.principals.append(principal)
         for put in change.puts:
-            self._put(group, put.record, put.event)
+            if put.event is None:
+                self._keep(group, put.record)
+            else:
+                self._put(group, put.record, put.event)
         self._put(group, operation, EventKind.OPERATION_CHANGED)
         self._close_transaction(group)
         return result, operation
@@ -180,6 +202,18 @@ class Transactions:
         if self.head.nbytes + sum(len(entry.image) for entry in entries) > policy.storage_bytes:
             self._runtime.observer.quota("storage_bytes")
             raise ResourceExhausted("the store is full")
+
+    def _check_artifacts(self, entries: list[Record]) -> None:
+        """Refuse a manifest above the bound of all manifests; none is given up for it (OPEN P7-g)."""
+        grown = 0
+        for entry in entries:
+            if entry.kind == ObjectKind.ARTIFACT_MANIFEST:
+                old = self.head.get(entry.kind, entry.id)
+                grown += len(entry.image) - (0 if old is None else len(old.image))
+        kept = self._runtime.kept(self.head).artifact_bytes
+        if grown > 0 and self.head.family(ObjectKind.ARTIFACT_MANIFEST).nbytes + grown > kept:
+            self._runtime.observer.quota("artifact_bytes")
+            raise ResourceExhausted("the manifests would be larger than their retention allows")
 
     # ---- lookup ----
 
@@ -198,7 +232,8 @@ class Transactions:
 
     def change_operation(self, operation: Operation, result: OperationResult) -> None:
         """A stored operation moves on by itself; its row and its event say so."""
-        changed = _operation(operation._replace(revision=advance(operation.revision)), result)
+        kept = operation.note if not isinstance(result, Tombstoned) else b""
+        changed = _operation(operation._replace(revision=advance(operation.revision), note=kept), result)
         _plus(self.head.last_sequence, 1)
         group = self._open_group()
         self._put(group, changed, EventKind.OPERATION_CHANGED)
@@ -210,6 +245,17 @@ class Transactions:
         group.entries.pop((operation.kind, operation.id), None)
         group.removed.append(operation.id)
         self.head = self.head.drop_operation(operation)
+        self._close_transaction(group)
+
+    def administer(self, puts: list[Record], drops: list[Record]) -> None:
+        """Records of the ADMIN family change by themselves; no event tells of it (OPEN P7-g)."""
+        group = self._open_group()
+        for record in drops:
+            group.entries.pop((record.kind, record.id), None)
+            group.removed_records.append((record.kind, record.id))
+            self.head = self.head.drop_admin(record)
+        for record in puts:
+            self._keep(group, record)
         self._close_transaction(group)
 
     # ---- groups ----
@@ -253,8 +299,13 @@ class Transactions:
             )
         )
         group.nbytes += len(entry.image)
+        self._keep(group, entry)
+        self.head = self.head.at(sequence)
+
+    def _keep(self, group: Group, entry: Entry) -> None:
+        """A row of the next batch; without an event of its own unless ``_put`` makes one."""
         group.entries[entry.kind, entry.id] = entry
-        self.head = self.head.put(entry).at(sequence)
+        self.head = self.head.put(entry)
 
     def _close_transaction(self, group: Group) -> None:
         group.transactions += 1
@@ -286,6 +337,7 @@ class Transactions:
             tuple(group.events),
             group.after.last_sequence,
             self._runtime.log.first - 1,
+            tuple(group.removed_records),
         )
 
     def durable(self, number: int) -> Group:
@@ -319,6 +371,12 @@ def _operation(row: Operation, result: OperationResult) -> Operation:
     payload = OperationRecord(principal_key_id=KeyId(row.principal), result=result)
     image = record_of(ObjectKind.OPERATION, row.id, row.revision, payload).image
     return row._replace(image=image, result=encode_operation(result))
+
+
+def _note(payload: CommandPayload) -> bytes:
+    """What goes into ``Operation.note``."""
+    note = payload.note if isinstance(payload, AckSignal | SuppressSignal) else None
+    return b"" if note is None else note.encode()
 
 
 def _plus(sequence: int, events: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.coordinator.engine.commands import COMMANDS
+from sidecar.coordinator.engine.handlers import COMMANDS
 from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire import payloads as pl

@@ -112,7 +112,6 @@ class Rig:
             limits=policy.limits,
             capabilities=0,
             entropy=os.urandom,
-            retention_seconds=policy.retention_seconds,
             observer=self.metrics,
             crashed=lambda error: self.server.crashed(error),
         )

@@ -76,7 +76,6 @@ class House:
             limits=self.limits,
             capabilities=CAPABILITIES,
             entropy=self.world.entropy,
-            retention_seconds=2_592_000,
             observer=self.world.observer,
             crashed=self.crashes.append,
         )

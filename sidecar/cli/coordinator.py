@@ -12,6 +12,7 @@ import click
 
 from sidecar.base.ed25519 import digest_text
 from sidecar.cli import coordinator_show as show
+from sidecar.cli.coordinator_explain import explain_command
 from sidecar.cli.coordinator_quota import quota
 from sidecar.cli.coordinator_target import (
     EXIT_HELP,
@@ -58,7 +59,7 @@ _WATCH_SECONDS: Final = 120.0
 
 @click.group(name="coordinator", cls=Group, epilog=EXIT_HELP)
 def command() -> None:
-    """Durable work: hello, snapshot, watch, objectives, operations; and what goes on in a coordinator: top, quota.
+    """Durable work: hello, snapshot, watch, objectives, operations; and what goes on: top, quota, explain.
 
     Commands that work with it prove their key and verify the server first. The first use pins the server's authority; a
     changed one is refused from then on. Private keys come from a file, a descriptor or a credential, never from the
@@ -68,6 +69,7 @@ def command() -> None:
 
 command.add_command(top)
 command.add_command(quota)
+command.add_command(explain_command)
 
 
 @command.command(epilog=EXIT_HELP)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from cext import credit, digest, frame, tlv
-from sidecar.coordinator.wire.errors import ProtocolError
-from sidecar.coordinator.wire.frames import FRAMES, decode_frame
+from sidecar.coordinator.explain import explain, text_of
+from sidecar.coordinator.wire.errors import CapabilityRequired, ProtocolError
+from sidecar.coordinator.wire.frames import FRAMES, CoordCommand, decode_frame
+from sidecar.coordinator.wire.payloads import decode_command
 from tests.fuzz.mutate import mutated
 from tests.oracles import credit as plain_credit
 from tests.oracles import digest as plain_digest
@@ -57,6 +60,27 @@ def wire(draw: random.Random) -> None:
     assert (refusal is None) == (unexpected is None), body.hex()
     if decoded is not None:
         assert plain_wire.decode(frame_type, decoded.encode()[5:]) == expected, body.hex()
+
+
+def explained(draw: random.Random) -> None:
+    """What people are told of a frame: the verdict of the decoder, and for every bad one a place and a row."""
+    message = draw.choice(MESSAGES)
+    frame_type = message[4] if draw.random() < 0.9 else draw.choice(list(FRAMES))
+    body = mutated(draw, shuffled(draw, message[5:]) if draw.random() < 0.5 else message[5:], 2)
+    data = frame.encode_frame(frame_type, body)
+    _, refusal = attempt(lambda: _decoded(frame_type, body), ProtocolError)
+    (found,) = explain(data)
+    assert (found.fault is None) == (refusal is None), (data.hex(), found.fault, refusal)
+    assert found.fault is None or (0 <= found.fault.offset <= len(data) and found.fault.row)
+    assert all(line.isprintable() for line in text_of(found))
+
+
+def _decoded(frame_type: int, body: bytes) -> object:
+    decoded = decode_frame(frame_type, body)
+    if isinstance(decoded, CoordCommand):
+        with contextlib.suppress(CapabilityRequired):  # not known to this version, which is no fault of the bytes
+            return decode_command(decoded.command_kind, decoded.payload)
+    return decoded
 
 
 def _schema(draw: random.Random) -> list[plain_tlv.FieldSpec]:
@@ -239,5 +263,5 @@ def digests(draw: random.Random) -> None:
 
 
 TARGETS: dict[str, Callable[[random.Random], None]] = {
-    target.__name__: target for target in (wire, tlv_scan, image, split, credits, quotas, digests)
+    target.__name__: target for target in (wire, explained, tlv_scan, image, split, credits, quotas, digests)
 }

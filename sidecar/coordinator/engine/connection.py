@@ -18,9 +18,10 @@ from sidecar.base.clock import Now
 from sidecar.coordinator.authority.grants import Grant
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.visibility import Visibility
+from sidecar.coordinator.machines.request import REQUEST, RequestEvent, RequestState
 from sidecar.coordinator.machines.subscription import SubscriptionState
 from sidecar.coordinator.wire.enums import ErrorCode
-from sidecar.coordinator.wire.errors import MalformedMessage, ProtocolError, ResourceExhausted
+from sidecar.coordinator.wire.errors import ProtocolError, ResourceExhausted
 from sidecar.coordinator.wire.frames import CoordErrorFrame
 from sidecar.coordinator.wire.limits import CONTROL_BYTES, CONTROL_FRAMES, Limits
 
@@ -101,9 +102,9 @@ class Connection:
         self.closed_subscriptions: deque[bytes] = deque(maxlen=_REMEMBERED)
         self.leases: dict[bytes, Lease] = {}
         self.turn = 0
-        self._runtime = runtime
         self.result_seconds = runtime.kept(runtime.durable).result_seconds
         """Retention of results that HELLO_OK tells this peer of: what it completes is kept for as long at least."""
+        self._runtime = runtime
         self._producer = producer
         self._sink = sink
         self._renewed: bytes | None = None
@@ -122,13 +123,16 @@ class Connection:
 
     def open_request(self, request_id: int) -> None:
         """Occupy a request id (P7-09, P7-10, P3-33)."""
-        if request_id in self.requests:
-            raise MalformedMessage("the request id is outstanding")
+        REQUEST.after(self.request_state(request_id), RequestEvent.ARRIVED)
         self._runtime.charge(self.quota, [(Resource.REQUESTS, 1)])
         self.requests.add(request_id)
 
+    def request_state(self, request_id: int) -> RequestState:
+        """What an id is to this connection."""
+        return RequestState.OPEN if request_id in self.requests else RequestState.FREE
+
     def _done(self, request_id: int) -> None:
-        if request_id in self.requests:
+        if self.request_state(request_id) is RequestState.OPEN:
             self.requests.discard(request_id)
             self.quota.release(Resource.REQUESTS)
             for sub in self.subscriptions.values():

@@ -19,12 +19,12 @@ from sidecar.coordinator.authority.grants import Grant, Registry
 from sidecar.coordinator.engine.administration import Administration
 from sidecar.coordinator.engine.connection import Connection, PageOrder, Reply, Sink
 from sidecar.coordinator.engine.inspect import Document, inspect
-from sidecar.coordinator.engine.observer import EngineStats, NullObserver, Observer
 from sidecar.coordinator.engine.lease import Leases
+from sidecar.coordinator.engine.observer import EngineStats, NullObserver, Observer
 from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.quota import Resource
-from sidecar.coordinator.engine.retention import Retention
 from sidecar.coordinator.engine.replay import Replays
+from sidecar.coordinator.engine.retention import Retention
 from sidecar.coordinator.engine.runtime import Authority, Fenced, Runtime
 from sidecar.coordinator.engine.schedule import Backlog
 from sidecar.coordinator.engine.snapshot import Snapshots
@@ -32,9 +32,9 @@ from sidecar.coordinator.engine.state import Batch, State
 from sidecar.coordinator.engine.subscription import Streams
 from sidecar.coordinator.engine.transact import Decoded, Transactions
 from sidecar.coordinator.machines.connection import CONNECTION, LOSSES, ConnectionEvent, ConnectionState
-from sidecar.coordinator.wire.enums import ErrorCode
 from sidecar.coordinator.machines.lease import LeaseEvent
 from sidecar.coordinator.machines.subscription import SubscriptionEvent
+from sidecar.coordinator.wire.enums import ErrorCode
 from sidecar.coordinator.wire.errors import (
     ERRORS,
     AuthorityFenced,
@@ -253,10 +253,10 @@ class Engine:
     def _open_snapshot(self, conn: Connection, frame: OpenSnapshot) -> None:
         self._due_at(self._snapshots.open(conn, frame))
 
-    # ---- output (see connection.Producer) ----
-
     def _open_replay(self, conn: Connection, frame: OpenReplay) -> None:
         self._due_at(self._replays.open(conn, frame))
+
+    # ---- output (see connection.Producer) ----
 
     def may_send(self, conn: Connection) -> bool:
         """Recheck grant and certificate before anything is serialized (P6-08, P4-13)."""
@@ -357,17 +357,20 @@ class Engine:
             self._administration.activated()
 
     def set_registry(self, registry: Registry, now: Now) -> None:
-        """A new generation of the key registry: whoever lost its grant is dismissed at once (W8-06..12)."""
+        """A new generation of the key registry: whoever lost its grant is dismissed at once (W8-06..12).
+
+        The CREDENTIAL records follow it.
+        """
         self.clock(now)
         self._runtime.registry = registry
-        for conn in list(self.connections):
-            if conn.closing is None:
-                self._still_granted(conn)
         if self._runtime.fenced is None:
             try:
                 self._administration.registered(registry)
             except CounterWrap as error:
                 self.fence(str(error))
+        for conn in list(self.connections):
+            if conn.closing is None:
+                self._still_granted(conn)
 
     # ---- time ----
 

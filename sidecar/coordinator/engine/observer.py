@@ -74,19 +74,16 @@ class NullObserver:
     def snapshot_page(self, records: int, nbytes: int) -> None:
         """Ignored."""
 
-    def event_sent(self, nbytes: int) -> None:
+    def replay_page(self, events: int, nbytes: int) -> None:
         """Ignored."""
 
-    def replay_page(self, events: int, nbytes: int) -> None:
+    def lease_expired(self, kind: str) -> None:
         """Ignored."""
 
     def event_sent(self, nbytes: int) -> None:
         """Ignored."""
 
     def events_dropped(self, count: int) -> None:
-        """Ignored."""
-
-    def lease_expired(self, kind: str) -> None:
         """Ignored."""
 
     def quota(self, resource: str) -> None:

@@ -66,6 +66,7 @@ def _totals(document: Document, per_second: Document | None) -> Iterator[Line]:
         f"events     head {number(events['head'])}  durable {number(events['durable'])}  retained from "
         f"{number(events['retained_from'])} ({size(events['retained_bytes'])})"
         f"  pending {number(document['queues']['pending_operations'])}"
+        f"  backlog {number(document['queues']['backlog'])}"
     )
     yield Line(
         f"sockets    active {number(sockets['active'])}  handshake {number(sockets['handshake'])}"

@@ -264,7 +264,11 @@ class CoordinatorServer:
             "pid": os.getpid(),
             "stopping": self._stopping,
             "sockets": {"handshake": len(self._connections) - stats.connections, "active": stats.connections},
-            "queues": {"pending_operations": stats.pending, "subscription_frames": stats.queued_frames},
+            "queues": {
+                "backlog": stats.backlog,
+                "pending_operations": stats.pending,
+                "subscription_frames": stats.queued_frames,
+            },
             **document,
         }
 

@@ -7,21 +7,22 @@ with connections, subscriptions and leases, which the server's quotas bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 from cext.credit import Quota
 from sidecar.base.ed25519 import digest_text
 from sidecar.coordinator.engine.connection import Connection
+from sidecar.coordinator.engine.lease import Lease
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.subscription import Subscription, SubscriptionState
 from sidecar.coordinator.wire.enums import Capability, Scope
 from sidecar.coordinator.wire.ids import U64_MAX
 
-if TYPE_CHECKING:
-    from sidecar.coordinator.engine.lease import Lease
-
 Document = dict[str, Any]
+
+_BROKEN: Final = frozenset({SubscriptionState.PAUSED_GAP, SubscriptionState.REPLAYING})
+"""States in which what happens is not delivered."""
 
 
 def inspect(runtime: Runtime, connections: Sequence[Connection]) -> tuple[Document, dict[Connection, Document]]:
@@ -75,6 +76,7 @@ def _connection(runtime: Runtime, conn: Connection) -> Document:
         "capabilities": _names(Capability(conn.capabilities)),
         "grant_seconds": max(0.0, conn.grant.expires_at - runtime.now.wall),
         "requests": len(conn.requests),
+        "backlog_bytes": conn.backlog_bytes,
         "replies": len(conn.out),
         "control_frames": control_frames,
         "control_bytes": control_bytes,
@@ -106,9 +108,11 @@ def _subscription(runtime: Runtime, sub: Subscription) -> Document:
 
 
 def lag_of(sub: Subscription, durable: int) -> int:
-    """Durable events behind the cursor. One that has nothing to wait for has no lag, wherever its cursor rests."""
-    behind = sub.waiting or sub.state is SubscriptionState.PAUSED_GAP
-    return max(0, durable - sub.cursor) if behind else 0
+    """Durable events behind what was delivered, hidden ones included. A subscription that is whole and has nothing to
+    wait for has no lag, wherever its cursor rests."""
+    if sub.state in _BROKEN:
+        return max(0, durable - sub.last_event)
+    return max(0, durable - sub.cursor) if sub.waiting else 0
 
 
 def _lease(runtime: Runtime, lease: Lease) -> Document:

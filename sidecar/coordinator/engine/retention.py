@@ -10,6 +10,7 @@ from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.state import Operation
 from sidecar.coordinator.engine.subscription import Streams
 from sidecar.coordinator.engine.transact import Transactions
+from sidecar.coordinator.machines.operation import OPERATION, STATES, OperationEvent, OperationState
 from sidecar.coordinator.wire.enums import CommandKind, ObjectKind, OperationTag
 from sidecar.coordinator.wire.records import Tombstoned
 
@@ -68,13 +69,15 @@ class Retention:
             self._prune(operation, now)
 
     def _prune(self, operation: Operation, now: float) -> None:
-        if operation.tag is not OperationTag.TOMBSTONED:
-            self._transactions.change_operation(operation, Tombstoned(operation.digest, operation.tag))
-            heapq.heappush(self._due, (now + self._runtime.policy.tombstone_seconds, operation.id))
-        elif remains(operation.created, self._transactions.head):
-            heapq.heappush(self._due, (now + self._runtime.policy.tombstone_seconds, operation.id))
-        else:
+        used = remains(operation.created, self._transactions.head)
+        before = STATES[operation.tag]
+        after = OPERATION.after(before, OperationEvent.AGED if used else OperationEvent.AGED_UNUSED)
+        if after is OperationState.NONE:
             self._transactions.remove_operation(operation)
+            return
+        if after is not before:
+            self._transactions.change_operation(operation, Tombstoned(operation.digest, operation.tag))
+        heapq.heappush(self._due, (now + self._runtime.policy.tombstone_seconds, operation.id))
 
     def bound_log(self, connections: list[Connection], fresh: int = 0) -> None:
         """Shorten the event log to its bounds; who still waited for the lost part has a GAP(RETENTION).

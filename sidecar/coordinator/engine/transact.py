@@ -16,12 +16,13 @@ from sidecar.coordinator.engine.handlers import check_allowed
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
 from sidecar.coordinator.engine.state import Batch, Entry, Event, Operation, Record, State
-from sidecar.coordinator.wire.enums import CommandKind, EventKind, ObjectKind
+from sidecar.coordinator.machines.operation import MOVES, OPERATION, STATES, OperationEvent
+from sidecar.coordinator.wire.enums import CommandKind, EventKind, ObjectKind, OperationTag
 from sidecar.coordinator.wire.errors import (
     CapabilityRequired,
     FrameTooLargeError,
+    InternalError,
     NotFound,
-    OperationConflict,
     ProtocolError,
     ResourceExhausted,
     RevisionConflict,
@@ -127,8 +128,9 @@ class Transactions:
 
     def unknown_command(self, operation_id: bytes, error: CapabilityRequired) -> None:
         """A command that this version does not know: refused, whether its operation id is taken or not (OPEN P8-b)."""
-        if self.head.operation(operation_id) is not None:
-            raise OperationConflict("the operation id is taken")
+        stored = self.head.operation(operation_id)
+        if stored is not None:
+            OPERATION.after(STATES[stored.tag], OperationEvent.CONFLICT)
         raise error
 
     def _first(self, conn: Connection, decoded: Decoded) -> tuple[OperationResult, Operation]:
@@ -152,10 +154,12 @@ class Transactions:
 
     def _repeat(self, conn: Connection, decoded: Decoded, stored: Operation) -> Operation:
         """A used operation id: the stored state for the same principal and digest, else a conflict (P8-14, P8-15)."""
+        event = OperationEvent.REPEAT
         if stored.principal != conn.grant.key_id or stored.digest != decoded.digest:
-            raise OperationConflict("the operation id is taken")
-        if not conn.visibility.sees_entry(stored):
-            raise NotFound("no such operation")
+            event = OperationEvent.CONFLICT
+        elif not conn.visibility.sees_entry(stored):
+            event = OperationEvent.REPEAT_HIDDEN
+        OPERATION.after(STATES[stored.tag], event)
         return stored
 
     def _admit(self, conn: Connection, decoded: Decoded, change: Change) -> tuple[OperationResult, Operation]:
@@ -231,7 +235,13 @@ class Transactions:
     # ---- changes without a command ----
 
     def change_operation(self, operation: Operation, result: OperationResult) -> None:
-        """A stored operation moves on by itself; its row and its event say so."""
+        """A stored operation moves on by itself; its row and its event say so.
+
+        ``InternalError`` for a move that its state does not allow; nothing has changed then.
+        """
+        target = STATES[OperationTag(encode_operation(result)[0])]
+        if target not in MOVES or OPERATION.after(STATES[operation.tag], MOVES[target]) is not target:
+            raise InternalError(f"no operation moves from {operation.tag.name} to {target.name}")
         kept = operation.note if not isinstance(result, Tombstoned) else b""
         changed = _operation(operation._replace(revision=advance(operation.revision), note=kept), result)
         _plus(self.head.last_sequence, 1)

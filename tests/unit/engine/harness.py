@@ -97,7 +97,9 @@ class World:
     def restart(self) -> World:
         """A new engine on what was durable, with the next epoch."""
         authority = FakeAuthority(epoch=self.authority.epoch + 1, activation_sequence=8)
-        return World(policy=self.policy, disk=self.disk, authority=authority, now=self.now)
+        again = World(policy=self.policy, disk=self.disk, authority=authority, now=self.now)
+        again.operations = self.operations
+        return again
 
     def connect(
         self,

@@ -239,8 +239,8 @@ class Transactions:
 
         ``InternalError`` for a move that its state does not allow; nothing has changed then.
         """
-        target = STATES[OperationTag(encode_operation(result)[0])]
-        if target not in MOVES or OPERATION.after(STATES[operation.tag], MOVES[target]) is not target:
+        before, target = STATES[operation.tag], STATES[OperationTag(encode_operation(result)[0])]
+        if before is target or target not in MOVES or OPERATION.after(before, MOVES[target]) is not target:
             raise InternalError(f"no operation moves from {operation.tag.name} to {target.name}")
         kept = operation.note if not isinstance(result, Tombstoned) else b""
         changed = _operation(operation._replace(revision=advance(operation.revision), note=kept), result)

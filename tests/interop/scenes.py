@@ -5,9 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import pytest
+
 from tests.interop.phux import enums as e
 from tests.interop.phux import records as r
-from tests.interop.phux.client import Client
+from tests.interop.phux.client import Client, Scoped
+from tests.interop.phux.connection import Fatal
+from tests.interop.phux.frames import Type
 from tests.interop.phux.stream import Stream, View
 
 PLENTY = (1_024, 4_194_304)  # the reference maxima of credit
@@ -80,3 +84,18 @@ def events_until(client: Client, stream: Stream, count: int) -> list[r.ReplayEve
 def same_view(stream: Stream, view: View) -> bool:
     """Whether a followed view is what a snapshot says."""
     return stream.view is not None and stream.view.revisions == view.revisions and stream.view.records == view.records
+
+
+def refused(code: e.ErrorCode, client: Client, request: Type, **values: Any) -> None:
+    """The request gets this scoped error and the connection serves on."""
+    with pytest.raises(Scoped) as caught:
+        client.call(request, **values)
+    assert caught.value.code is code
+    client.ping()
+
+
+def killed(code: e.ErrorCode, client: Client, request: Type, **values: Any) -> None:
+    """The request ends the connection with this error."""
+    with pytest.raises(Fatal) as caught:
+        client.call(request, **values)
+    assert caught.value.code is code

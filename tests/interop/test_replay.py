@@ -10,10 +10,21 @@ import pytest
 
 from tests.interop.phux import enums as e
 from tests.interop.phux.client import Client, Scoped
-from tests.interop.phux.connection import Fatal
 from tests.interop.phux.frames import Type
 from tests.interop.phux.stream import Phase, Replay, Stream
-from tests.interop.scenes import PLENTY, QUEUE_FRAMES, create, create_many, follow, head, overflow, same_view, update
+from tests.interop.scenes import (
+    PLENTY,
+    QUEUE_FRAMES,
+    create,
+    create_many,
+    follow,
+    head,
+    killed,
+    overflow,
+    refused,
+    same_view,
+    update,
+)
 from tests.interop.server import Server
 
 SMALL_PAGES = {"max_page_records": 300}
@@ -25,21 +36,6 @@ def paused(client: Client, writer: Client) -> Stream:
     overflow(client, writer, stream)
     assert stream.phase is Phase.PAUSED_GAP
     return stream
-
-
-def refused(code: e.ErrorCode, client: Client, request: Type, **values: Any) -> None:
-    """The request gets this scoped error and the connection serves on."""
-    with pytest.raises(Scoped) as caught:
-        client.call(request, **values)
-    assert caught.value.code is code
-    client.ping()
-
-
-def killed(code: e.ErrorCode, client: Client, request: Type, **values: Any) -> None:
-    """The request ends the connection with this error."""
-    with pytest.raises(Fatal) as caught:
-        client.call(request, **values)
-    assert caught.value.code is code
 
 
 def next_page(replay: Replay, **values: Any) -> dict[str, Any]:

@@ -184,7 +184,8 @@ class Client:
 
     def request(self, request_type: Type, on_reply: Callable[[Frame], None] = lambda _: None, **values: Any) -> int:
         """Send a request without waiting; its id. State-rooting requests get the guard here (P4-10)."""
-        request_id, self._next_id = self._next_id, self._next_id + 1
+        request_id: int = values.pop("request_id", self._next_id)
+        self._next_id = max(self._next_id, request_id) + 1
         if request_type in {
             Type.COORD_COMMAND,
             Type.GET_OPERATION_RESULT,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.coordinator.wire import describe, frames, records
+from sidecar.coordinator.wire import frames, records
 from sidecar.coordinator.wire.enums import ChannelBinding, ErrorCode, FrameType, GapReason
 from sidecar.coordinator.wire.errors import (
     AuthenticationFailed,
@@ -26,18 +25,6 @@ from tests.vectors import expected_frames, expected_proofs
 from tests.vectors import inputs as fix
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def test_the_protocol_page_is_the_output_of_the_tables() -> None:
-    assert (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8") == describe.describe()
-
-
-def test_the_protocol_page_names_every_frame_field_and_set() -> None:
-    text = describe.describe()
-    for kind, frame in FRAME_SAMPLES.items():
-        assert f"### 0x{kind:02x} {kind.name}" in text
-        for item in frame.FIELDS:
-            assert re.search(rf"\| {item.id} \| {item.name} \|", text)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Prints the protocol as Markdown, from the very tables that encode and decode it::
+"""Prints the protocol as Markdown, from the very tables that encode, decode and decide::
 
-python -m sidecar.coordinator.wire.describe > docs/protocol.md
+python -m sidecar.coordinator.describe > docs/protocol.md
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from types import ModuleType
 
+from sidecar.coordinator.machines.all import MACHINES
+from sidecar.coordinator.machines.machine import Machine, Step
 from sidecar.coordinator.wire import enums, limits, records, results, terminal
 from sidecar.coordinator.wire.enums import CommandKind, EventKind, FrameType, ObjectKind
 from sidecar.coordinator.wire.errors import ERRORS, FATAL_CODES
@@ -25,7 +27,7 @@ from sidecar.coordinator.wire.table import FRAME_TABLE, STATES, FrameRow
 _INTRODUCTION = f"""\
 # Wire protocol
 
-Written by `python -m sidecar.coordinator.wire.describe` from the tables that the code itself uses; a test holds this
+Written by `python -m sidecar.coordinator.describe` from the tables that the code itself uses; a test holds this
 page to them. Do not edit it.
 
 `phux-coordinator` {".".join(str(part) for part in PROTOCOL)}. A message is `u32 length ‖ u8 type ‖ body`; `length`
@@ -57,6 +59,7 @@ def describe() -> str:
     parts += _enums()
     parts += _limits()
     parts += _errors()
+    parts += _machines()
     return "\n\n".join(parts) + "\n"
 
 
@@ -159,6 +162,33 @@ def _errors() -> Iterator[str]:
         for code, kind in ERRORS.items()
     )
     yield _table(("code", "name", "", "meaning"), rows)
+
+
+_ANY = "every event"
+_MACHINES = """\
+Every state with every event. `same` keeps the state; a refusal is a COORD_ERROR of that code, and a fatal one closes
+the connection too. Steps of the connection close it whenever they refuse."""
+
+
+def _machines() -> Iterator[str]:
+    yield "## State machines"
+    yield _MACHINES
+    for machine in MACHINES:
+        yield f"### {machine.title}"
+        yield _table(("state", "event", "next", "reply", "refusal"), _machine_rows(machine))
+
+
+def _machine_rows(machine: Machine[Enum, Enum]) -> Iterator[tuple[str, str, str, str, str]]:
+    """One row for each step that a state has, with all events that lead to it."""
+    for state in machine.states:
+        steps: dict[Step[Enum], list[str]] = {}
+        for event in machine.events:
+            steps.setdefault(machine.step(state, event), []).append(str(event.value))
+        for step, events in steps.items():
+            following = "same" if step.next is state else step.next.name
+            refusal = "" if step.error is None else step.error.name
+            named = _ANY if len(steps) == 1 else " · ".join(events)
+            yield state.name, named, following, step.reply, refusal
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ class Rig:
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
         with self.connect() as peer:
-            peer.sendall(request)
+            with contextlib.suppress(BrokenPipeError):  # refused before all of it was read
+                peer.sendall(request)
             return answer(peer)
 
     def count(self, outcome: str) -> float:

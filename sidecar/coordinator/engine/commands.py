@@ -10,12 +10,13 @@ from typing import NamedTuple, TypeVar
 from sidecar.coordinator.engine.state import Record, State
 from sidecar.coordinator.engine.visibility import Visibility
 from sidecar.coordinator.wire.enums import EventKind, ObjectKind
+from sidecar.coordinator.wire.fields import Body
 from sidecar.coordinator.wire.ids import ObjectId, ObjectRevision
 from sidecar.coordinator.wire.limits import SCHEMA
 from sidecar.coordinator.wire.payloads import RecordPayload
 from sidecar.coordinator.wire.records import ObjectRef, Precondition, SnapshotRecord
 
-P = TypeVar("P", bound=RecordPayload)
+P = TypeVar("P", bound=Body)
 
 _MARK = 26
 """Bytes of a Precondition image."""

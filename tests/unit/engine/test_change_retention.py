@@ -87,7 +87,7 @@ def test_the_record_is_one_durable_row_without_an_event_of_its_own() -> None:
     assert stored(world) == (1, AdminRetention(RETENTION_FLOOR + 1, 2, 3))
     admin.done(change(admin, RETENTION_FLOOR, 0, 0))
     assert stored(world) == (2, AdminRetention(RETENTION_FLOOR, 0, 0))
-    assert [record.id for record in admin.snapshot() if record.kind is ObjectKind.ADMIN] == [COORDINATOR]
+    assert [bytes(record.id) for record in admin.snapshot() if record.kind is ObjectKind.ADMIN] == [bytes(COORDINATOR)]
     later = world.restart()
     again = later.connect(scopes=Scope.ADMIN, capabilities=Capability.ADMINISTRATION)
     expected = [Precondition(ObjectRef(ObjectKind.ADMIN, ObjectId(COORDINATOR)), 2)]

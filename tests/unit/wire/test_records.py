@@ -243,7 +243,7 @@ def test_a_binding_holds_one_bounded_canonical_resource() -> None:
         records.TerminalBindingRef.decode(head + len(huge).to_bytes(4, "big") + huge)
 
 
-@pytest.mark.req("P8-20", "P8-21", "P8-22", "P8-23", "P8-27")
+@pytest.mark.req("P8-20", "P8-21", "P8-22", "P8-23", "P8-26", "P8-27")
 def test_effect_attempts_fit_their_kind() -> None:
     target = terminal.ActiveBinding(fix.BINDING_REF)
     spawn = expected_images.SPAWN_TARGET

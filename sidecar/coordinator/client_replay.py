@@ -13,7 +13,7 @@ from sidecar.coordinator.client_errors import ReplayTooLarge, VerificationFailed
 from sidecar.coordinator.client_events import Change, Replay
 from sidecar.coordinator.client_handshake import ReplayBound
 from sidecar.coordinator.client_stream import Stream
-from sidecar.coordinator.wire.events import decode_event_payload
+from sidecar.coordinator.wire.events import replayed_content
 from sidecar.coordinator.wire.frames import ReplayBegin, ReplayEnd, ReplayPage
 from sidecar.coordinator.wire.ids import EventCut, ObjectRevision, ReplayId
 from sidecar.coordinator.wire.records import AuthorityGuard, ReplayEvent, SnapshotRecord
@@ -131,7 +131,7 @@ class ReplayStaging:
 
 def _change(event: ReplayEvent) -> Change:
     # Decoding the page proved that the payload is about this very object and revision (P7-21).
-    content = decode_event_payload(event.event_kind, event.payload)
+    content = replayed_content(event)
     return Change(
         event.event_sequence,
         event.event_id,

@@ -15,7 +15,6 @@ from cext.credit import Credit
 from sidecar.coordinator.client_errors import PeerFault
 from sidecar.coordinator.client_events import Change, Replay, StreamGap, StreamStale, WorkEvent
 from sidecar.coordinator.wire.enums import ErrorCode
-from sidecar.coordinator.wire.events import decode_event_payload
 from sidecar.coordinator.wire.frames import CoordEvent, Gap
 from sidecar.coordinator.wire.ids import EventCut, ObjectRevision, SubscriptionId
 from sidecar.coordinator.wire.limits import Selected, largest_event
@@ -223,7 +222,7 @@ class Stream:
 
 def _work_event(frame: CoordEvent, nbytes: int) -> WorkEvent:
     # Decoding the frame proved that the payload is about this very object and revision (P7-21).
-    content = decode_event_payload(frame.event_kind, frame.payload)
+    content = frame.content
     return WorkEvent(
         frame.event_sequence,
         frame.event_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.coordinator.wire.enums import FrameType
-from sidecar.coordinator.wire.events import event_frame, event_tail
+from sidecar.coordinator.wire.events import EventPayload, decode_event_payload, event_frame, event_tail
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.frames import CoordEvent, decode_frame
 from sidecar.coordinator.wire.ids import delivery_sequence
@@ -39,6 +39,27 @@ def test_decode(capsys: pytest.CaptureFixture[str], kind: FrameType) -> None:
         },
     )
     assert decode_frame(kind, body) == made
+
+
+def test_the_payload_of_an_event_is_decoded_once(capsys: pytest.CaptureFixture[str]) -> None:
+    body = memoryview(expected_frames.event().encode())[5:]
+
+    def once() -> EventPayload:
+        frame = decode_frame(FrameType.COORD_EVENT, body)
+        assert isinstance(frame, CoordEvent)
+        return frame.content
+
+    def twice() -> EventPayload:
+        frame = decode_frame(FrameType.COORD_EVENT, body)
+        assert isinstance(frame, CoordEvent)
+        return decode_event_payload(frame.event_kind, frame.payload)
+
+    report(
+        capsys,
+        f"content of COORD_EVENT, {len(body)} bytes",
+        {"decoded with the frame": once, "decoded again from the payload": twice},
+    )
+    assert once() == twice()
 
 
 def test_fan_out(capsys: pytest.CaptureFixture[str]) -> None:

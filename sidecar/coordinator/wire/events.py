@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from cext.tlv import Cursor, Writer
 from sidecar.coordinator.wire.codecs import Codec, decode_image
 from sidecar.coordinator.wire.enums import EventKind, FrameType, ObjectKind
-from sidecar.coordinator.wire.errors import MalformedMessage, ProtocolError
+from sidecar.coordinator.wire.errors import MalformedMessage
 from sidecar.coordinator.wire.ids import DeliverySequence, ObjectId, ObjectRevision, SubscriptionId
 from sidecar.coordinator.wire.images import nested
 from sidecar.coordinator.wire.payloads import COMPLETE_RECORD
@@ -58,35 +58,45 @@ def decode_event_payload(kind: EventKind, payload: bytes | memoryview) -> EventP
     return content
 
 
-def event_fault(kind: EventKind, subject: ObjectRef, revision: ObjectRevision, payload: bytes) -> str | None:
-    """What is wrong between the parts of an event: its payload must be about the very object and revision (P7-21)."""
+def event_content(
+    kind: EventKind, subject: ObjectRef, revision: ObjectRevision, payload: bytes | memoryview
+) -> EventPayload:
+    """The content of an event whose parts agree: its payload is about the very object and revision (P7-21).
+
+    Raises ``MalformedMessage``.
+    """
     if subject.kind not in EVENT_OBJECTS[kind]:
-        return f"{kind.name} is not about {subject.kind.name}"
-    try:
-        content = decode_event_payload(kind, payload)
-    except ProtocolError as error:
-        return error.message
+        raise MalformedMessage(f"{kind.name} is not about {subject.kind.name}")
+    content = decode_event_payload(kind, payload)
     if isinstance(content, SnapshotRecord):
-        same = content.ref() == subject and content.revision == revision
+        same = content.id == subject.id and content.kind is subject.kind and content.revision == revision
     elif isinstance(content, TerminalSourceFact):
-        same = subject == ObjectRef(ObjectKind.BINDING, ObjectId(content.source.binding_id))
+        same = subject.id == ObjectId(content.source.binding_id)
     else:
-        same = subject == ObjectRef(ObjectKind.BINDING, ObjectId(content.binding_id))
-    return None if same else "the payload is about another object or revision"
+        same = subject.id == ObjectId(content.binding_id)
+    if not same:
+        raise MalformedMessage("the payload is about another object or revision")
+    return content
+
+
+def replayed_content(event: ReplayEvent) -> EventPayload:
+    """The content of an event of a decoded page, which was decoded with the page."""
+    content: EventPayload | None = event.content
+    return decode_event_payload(event.event_kind, event.payload) if content is None else content
 
 
 def _complete(codec: Codec[ReplayEvent]) -> Codec[ReplayEvent]:
     def read(cursor: Cursor) -> ReplayEvent:
         found = codec.read(cursor)
-        if problem := event_fault(found.event_kind, found.object, found.object_revision, found.payload):
-            raise MalformedMessage(problem)
+        content = event_content(found.event_kind, found.object, found.object_revision, found.payload)
+        object.__setattr__(found, "content", content)
         return found
 
     return replace(codec, read=read)
 
 
 COMPLETE_EVENT: Codec[ReplayEvent] = _complete(nested(ReplayEvent))
-"""A ReplayEvent whose payload is decoded too: what a client takes from replay pages."""
+"""A ReplayEvent whose payload is decoded too and kept: what a client takes from replay pages."""
 
 
 def event_tail(event: ReplayEvent) -> bytes:

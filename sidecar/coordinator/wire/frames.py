@@ -32,7 +32,7 @@ from sidecar.coordinator.wire.errors import (
     ProtocolError,
     ProtocolViolation,
 )
-from sidecar.coordinator.wire.events import COMPLETE_EVENT, event_fault
+from sidecar.coordinator.wire.events import COMPLETE_EVENT, EventPayload, event_content
 from sidecar.coordinator.wire.fields import FRAMES as FRAMES
 from sidecar.coordinator.wire.fields import Field, field
 from sidecar.coordinator.wire.fields import Frame as Frame
@@ -381,8 +381,19 @@ class CoordEvent(Frame, type=FrameType.COORD_EVENT):
     schema: Field[int] = field(8, SCHEMA_1)
     payload: Field[bytes] = field(9, TYPED_PAYLOAD)
 
+    @property
+    def content(self) -> EventPayload:
+        """What the payload holds; it was decoded with the frame."""
+        content: EventPayload = self.__dict__["_content"]
+        return content
+
     def fault(self) -> str | None:
-        return event_fault(self.event_kind, self.object, self.object_revision, self.payload)
+        try:
+            content = event_content(self.event_kind, self.object, self.object_revision, self.payload)
+        except ProtocolError as error:
+            return error.message
+        self.__dict__["_content"] = content
+        return None
 
 
 class Gap(Frame, type=FrameType.GAP):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import field
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from cext.tlv import Writer
 from sidecar.coordinator.wire.codecs import (
@@ -248,6 +248,8 @@ class ReplayEvent(Record):
     object_revision: Annotated[ObjectRevision, COUNTER]
     schema: Annotated[int, SCHEMA_1]
     payload: Annotated[bytes, leaf(HARD.typed_payload)]
+    content: Any = field(default=None, init=False, compare=False)
+    """What the payload holds, where it was decoded together with the event."""
 
 
 @record

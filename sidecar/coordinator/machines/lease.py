@@ -50,6 +50,7 @@ _CURSOR = Cell(None, "the cursor is not the next one", ErrorCode.CURSOR_INVALID)
 _OPEN = Cell(None, "it has not ended", ErrorCode.CURSOR_INVALID)
 _EXPIRED = Cell(_S.EXPIRED, "everything is given back")
 _RELEASED = Cell(_S.RELEASED, "everything is given back")
+_DUE = "everything is given back; the page that is due is refused"
 _STALE = Cell(_S.RELEASED, "the activation certificate is not valid", ErrorCode.STALE_AUTHORITY)
 
 _ROWS: dict[LeaseEvent, tuple[Cell[LeaseState], ...]] = {
@@ -84,8 +85,8 @@ _ROWS: dict[LeaseEvent, tuple[Cell[LeaseState], ...]] = {
         _GONE,
         _GONE,
     ),
-    LeaseEvent.EXPIRY: (_SAME, _EXPIRED, _EXPIRED, _EXPIRED, _SAME, _SAME),
-    LeaseEvent.INVALIDATED: (_SAME, _RELEASED, _RELEASED, _RELEASED, _SAME, _SAME),
+    LeaseEvent.EXPIRY: (_SAME, _EXPIRED, _EXPIRED._replace(reply=_DUE), _EXPIRED, _SAME, _SAME),
+    LeaseEvent.INVALIDATED: (_SAME, _RELEASED, _RELEASED._replace(reply=_DUE), _RELEASED, _SAME, _SAME),
     LeaseEvent.GUARD_STALE: (Cell(None, _STALE.reply, _STALE.error), *[_STALE] * 3, *[_STALE._replace(next=None)] * 2),
     LeaseEvent.DISCONNECT: (_SAME, _RELEASED, _RELEASED, _RELEASED, _SAME, _SAME),
 }

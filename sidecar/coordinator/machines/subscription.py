@@ -152,7 +152,7 @@ _ROWS: dict[SubscriptionEvent, tuple[Cell[SubscriptionState], ...]] = {
         _NEVER,
         _NEVER,
         _NEVER,
-        Cell(_S.PAUSED_GAP, "queue dropped, no further GAP"),
+        Cell(_S.PAUSED_GAP, "queue dropped, nothing is told (OPEN P10-h)"),
         _NEVER,
     ),
     SubscriptionEvent.AUTHORITY_LOST: (_SAME, _ENDED, _ENDED, _CLOSED, _ENDED, _SAME),

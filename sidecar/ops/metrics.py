@@ -167,13 +167,6 @@ CATALOGUE = (
     Metric("sidecar_snapshot_pages", Kind.COUNTER, "Snapshot pages sent."),
     Metric("sidecar_snapshot_records", Kind.COUNTER, "Records in those pages."),
     Metric("sidecar_snapshot_page_bytes", Kind.COUNTER, "Bytes of those pages."),
-    Metric("sidecar_subscriptions", Kind.GAUGE, "Subscriptions that exist."),
-    Metric(
-        "sidecar_subscription_queue_frames",
-        Kind.GAUGE,
-        "Events queued for subscriptions and not yet sent, all together.",
-    ),
-    Metric("sidecar_leases", Kind.GAUGE, "Snapshot and replay leases held."),
     Metric("sidecar_replay_pages", Kind.COUNTER, "Replay pages sent."),
     Metric("sidecar_replay_events", Kind.COUNTER, "Events in those pages."),
     Metric("sidecar_replay_page_bytes", Kind.COUNTER, "Bytes of those pages."),
@@ -183,6 +176,13 @@ CATALOGUE = (
         "Snapshots and replays that their client did not finish within 60 seconds.",
         (Label("kind", "what was leased", ("snapshot", "replay")),),
     ),
+    Metric("sidecar_subscriptions", Kind.GAUGE, "Subscriptions that exist."),
+    Metric(
+        "sidecar_subscription_queue_frames",
+        Kind.GAUGE,
+        "Events queued for subscriptions and not yet sent, all together.",
+    ),
+    Metric("sidecar_leases", Kind.GAUGE, "Snapshot and replay leases held."),
     Metric("sidecar_pinned_bytes", Kind.GAUGE, "Bytes held by snapshot cuts and replays."),
     Metric("sidecar_pending_operations", Kind.GAUGE, "Operations that wait to become durable."),
     Metric(
@@ -370,13 +370,6 @@ class Metrics:
         self.counter("snapshot_records").inc(records)
         self.counter("snapshot_page_bytes").inc(nbytes)
 
-    def event_sent(self, nbytes: int) -> None:
-        """A COORD_EVENT was produced."""
-        self.counter("events_sent").inc()
-        self.counter("event_bytes").inc(nbytes)
-
-    def command_wait(self, seconds: float) -> None:
-        """A command or lookup had its turn."""
     def replay_page(self, events: int, nbytes: int) -> None:
         """A replay page was produced."""
         self.counter("replay_pages").inc()
@@ -387,6 +380,13 @@ class Metrics:
         """A lease ran out."""
         self.counter("leases_expired", kind).inc()
 
+    def event_sent(self, nbytes: int) -> None:
+        """A COORD_EVENT was produced."""
+        self.counter("events_sent").inc()
+        self.counter("event_bytes").inc(nbytes)
+
+    def command_wait(self, seconds: float) -> None:
+        """A command or lookup had its turn."""
         self._command_wait.observe(seconds)
 
     def batch(self, size: int, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cext.digest import sha256
-from sidecar.coordinator.engine.pages import page_room, page_frame
+from sidecar.coordinator.engine.pages import page_frame, page_room
 from sidecar.coordinator.engine.state import Record, State
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, FrameType, GapReason, ObjectKind, Scope

@@ -25,7 +25,7 @@ MAX_IN_FLIGHT: Final = 1
 
 
 class Committer:
-    """Takes batches from the engine whenever `kick` was called, once per turn of the loop."""
+    """Takes a batch whenever `kick` was called, once per turn of the loop: what arrived in one turn shares a batch."""
 
     def __init__(
         self,
@@ -108,10 +108,11 @@ class Committer:
         now = self._clock()
         if failure is not None:
             self._failed(f"a commit failed: {failure}")
-        else:
+        # The next batch first: the disk works on it while the replies of this one are written.
+        self._submit()
+        if failure is None:
             self._observer.batch(len(batch.operations), now.mono - taken)
             self._tell(batch, now)
-        self._submit()
 
     def _tell(self, batch: Batch, now: Now) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import threading
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from sidecar.coordinator.committer import MAX_IN_FLIGHT, Committer
 from sidecar.coordinator.engine.state import Batch
 from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.wire import frames as fr
-from tests.unit.engine.fakes import START, FakeAuthority
-from tests.unit.engine.harness import Client, World
+from sidecar.coordinator.wire.enums import ErrorCode
+from tests.unit.engine.fakes import START, FakeAuthority, key
+from tests.unit.engine.harness import Client, World, id16
 
 
 class Stage:
@@ -143,6 +145,105 @@ async def test_nothing_is_committed_once_the_engine_is_fenced(stage: Stage) -> N
     await stage.committer.drain()
     assert stage.store.last_sequence == 0
     assert results(client) == []
+
+
+@pytest.mark.req("P14-14")
+@staged
+async def test_a_newcomer_is_in_the_next_batch_behind_the_one_on_its_way(stage: Stage) -> None:
+    crowd, newcomer = stage.world.connect(1), stage.world.connect(2)
+    stage.gate = threading.Event()
+    for number in range(1, 257):
+        stage.create(crowd, number)
+    stage.committer.kick()
+    await stage.stopped_before_commit()
+    stage.create(newcomer, 1_000)
+    stage.committer.kick()
+    await asyncio.sleep(0)
+    order: list[list[bytes]] = []
+    commit = stage.store.commit_all
+
+    def recorded(batches: list[Batch], check: Callable[[], None]) -> None:
+        order.append([operation.principal for batch in batches for operation in batch.operations])
+        commit(batches, check)
+
+    stage.store.commit_all = recorded  # type: ignore[method-assign]
+    stage.gate.set()
+    await stage.committer.drain()
+    assert key(2) in order[0], "the commit that follows the one that stood at the gate"
+    assert len(results(crowd)) == 256
+    assert len(results(newcomer)) == 1
+
+
+@pytest.mark.req("P12-16")
+@staged
+async def test_draining_waits_for_the_renewal_when_the_certificate_is_about_to_expire(stage: Stage) -> None:
+    client = stage.world.connect()
+    stage.create(client, 1)
+    authority = stage.world.authority
+    stage.now = Now(START.wall, authority.deadline_mono - 0.5)
+    draining = asyncio.create_task(stage.committer.drain())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not draining.done()
+    assert stage.world.engine.stats().backlog == 1
+    stage.world.engine.renew(dataclasses.replace(authority, deadline_mono=authority.deadline_mono + 60))
+    stage.committer.kick()
+    await draining
+    assert len(results(client)) == 1
+    assert stage.failures == []
+
+
+@pytest.mark.req("P12-17")
+@staged
+async def test_draining_ends_when_the_renewal_never_came(stage: Stage) -> None:
+    client = stage.world.connect()
+    stage.create(client, 1)
+    stage.now = Now(START.wall, stage.world.authority.deadline_mono - 0.5)
+    draining = asyncio.create_task(stage.committer.drain())
+    await asyncio.sleep(0)
+    stage.now = Now(START.wall, stage.world.authority.deadline_mono)
+    stage.committer.kick()
+    async with asyncio.timeout(20):
+        await draining
+    assert stage.failures == ["the activation certificate expired"]
+    assert stage.store.last_sequence == 0
+
+
+@staged
+async def test_lookups_alone_are_drained_in_several_turns(stage: Stage) -> None:
+    clients = [stage.world.connect(), stage.world.connect()]
+    for client in clients:
+        for _ in range(200):
+            client.send(client.lookup(id16(1)))
+    async with asyncio.timeout(20):
+        await stage.committer.drain()
+    assert stage.world.engine.stats().backlog == 0
+    assert [len(client.pull()) for client in clients] == [200, 200]
+
+
+@pytest.mark.req("P13-08")
+@staged
+async def test_a_bug_in_one_command_is_told_and_the_others_go_on(stage: Stage) -> None:
+    client, other = stage.world.connect(1), stage.world.connect(2)
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: seen.append(context))
+    transactions = stage.world.engine._transactions
+    run = transactions.command
+
+    def broken(conn: Any, command: Any) -> Any:
+        if conn is client.conn:
+            raise RuntimeError
+        return run(conn, command)
+
+    transactions.command = broken  # type: ignore[method-assign]
+    stage.create(client, 1)
+    stage.create(other, 2)
+    async with asyncio.timeout(20):
+        await stage.committer.drain()
+    assert [type(context["exception"]) for context in seen] == [RuntimeError]
+    assert stage.failures == []
+    assert client.conn.closing is ErrorCode.INTERNAL
+    assert len(results(other)) == 1
 
 
 @staged

@@ -29,6 +29,8 @@ from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.server import SILENT_SECONDS, CoordinatorServer, Parts
 from sidecar.coordinator.session import HandshakeEnv
 from sidecar.coordinator.store.sqlite import SqliteStore
+from sidecar.coordinator.wire import frames as fr
+from sidecar.coordinator.wire.enums import ErrorCode
 from sidecar.coordinator.wire.records import ActivationCertificate
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
@@ -170,6 +172,24 @@ async def test_an_engine_that_fenced_itself_ends_the_server(directory: Path) -> 
     assert rig.witness.relinquished == []
     assert rig.events()[-1] == "authority_fenced"
     assert not rig.path.exists()
+    rig.store.close()
+
+
+@pytest.mark.req("P12-17", "P13-05")
+@rigged
+async def test_everybody_is_told_of_a_fence_in_the_handshake_too(directory: Path) -> None:
+    rig = Rig(directory)
+    task = await rig.serving()
+    silent, challenged, active = [Peer(rig.path) for _ in range(3)]
+    await asyncio.to_thread(challenged.start)
+    await asyncio.to_thread(active.login, WORKLOAD_KEY)
+    await asyncio.to_thread(silent.send, fr.CoordPing(nonce=1))
+    await asyncio.to_thread(silent.expect, fr.CoordPong)
+    rig.engine.fence("a counter is at its end")
+    for peer in (silent, challenged, active):
+        assert await asyncio.to_thread(peer.refusal) == ErrorCode.AUTHORITY_FENCED
+        peer.close()
+    assert await task == "a counter is at its end"
     rig.store.close()
 
 

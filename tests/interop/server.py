@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sidecar.base.ed25519 import fingerprint
+from sidecar.coordinator.authority.registry import revoke_key
 from tests.e2e.cluster import Cluster, short_directory
 from tests.interop.phux.client import Client
 from tests.interop.phux.handshake import Offer
 from tests.interop.phux.proof import Pins
 
-CERTIFICATE_SECONDS = 10
+CERTIFICATE_SECONDS = 60
 
 
 class Server:
@@ -36,12 +39,21 @@ class Server:
         """A logged-in client."""
         return Client.connect(self.path, self.seed(name), self.pins, Offer(**offer))
 
+    def revoke(self, name: str) -> None:
+        """Revoke a workload's key in the registry that the server watches."""
+        revoke_key(self.cluster.state_dir, fingerprint(self.cluster.key(name).public_key), now=time.time())
+
+    def crash_and_restart(self) -> None:
+        """Kill the server as the system would, and start it on the same store."""
+        self.cluster.kill()
+        self.cluster.start_serve()
+
 
 @contextlib.contextmanager
-def running(**options: Any) -> Iterator[Server]:
+def running(certificate_seconds: int = CERTIFICATE_SECONDS) -> Iterator[Server]:
     """A fresh server with an empty store; processes end with the context."""
     with (
         short_directory() as directory,
-        Cluster(Path(directory), certificate_seconds=CERTIFICATE_SECONDS, **options) as cluster,
+        Cluster(Path(directory), certificate_seconds=certificate_seconds) as cluster,
     ):
         yield Server(cluster)

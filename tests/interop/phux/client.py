@@ -32,6 +32,8 @@ FATAL = {
     e.ErrorCode.STALE_AUTHORITY,
     e.ErrorCode.AUTHORITY_FENCED,
 }
+# What is still heard after the certificate ran out: why the server ends, or a renewal that was read late.
+LAST_WORDS = {Type.GAP, Type.COORD_ERROR, Type.COORD_AUTHORITY_RENEWED}
 # Request type -> the frames that may answer it, in order of the exchange (table of frames).
 ANSWERS: dict[Type, tuple[Type, ...]] = {
     Type.COORD_COMMAND: (Type.COORD_COMMAND_RESULT,),
@@ -123,13 +125,13 @@ class Client:
     def pump(self) -> Frame:
         """Take one frame and act on it; it. Raises Fatal, Closed, Violation, NotTrusted."""
         frame = self.connection.receive()
+        if time.time() >= self.certificate.expires_at and frame.type not in LAST_WORDS:  # P12-18
+            self.close()
+            raise NotTrusted("the certificate ran out without a renewal")
         try:
             self._dispatch(frame)
         except (NotContinuous, Malformed) as error:
             self.connection.refuse(e.ErrorCode.PROTOCOL_ERROR, f"{frame.type.name}: {error}")
-        if time.time() >= self.certificate.expires_at:  # P12-18
-            self.close()
-            raise NotTrusted("the certificate ran out without a renewal")
         return frame
 
     def pump_until(self, condition: Callable[[], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ import click
 from sidecar.base.ed25519 import digest_text
 from sidecar.cli import coordinator_show as show
 from sidecar.cli.coordinator_explain import explain_command
+from sidecar.cli.coordinator_outcome import code_of, ids_of, leave, operation_of, print_json, show_outcome
 from sidecar.cli.coordinator_quota import quota
 from sidecar.cli.coordinator_target import (
     EXIT_HELP,
@@ -29,11 +29,12 @@ from sidecar.cli.coordinator_target import (
     target_of,
 )
 from sidecar.cli.coordinator_top import top
-from sidecar.coordinator.client import CoordinatorClient, Outcome, ReconnectPolicy
+from sidecar.cli.coordinator_work import GROUPS
+from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
 from sidecar.coordinator.client_events import Change
 from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, Watched, watch
 from sidecar.coordinator.pins import PinFile
-from sidecar.coordinator.wire.enums import ObjectKind, OperationTag
+from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.ids import (
     EventCut,
     ObjectId,
@@ -41,18 +42,9 @@ from sidecar.coordinator.wire.ids import (
     OperationId,
     fresh_id,
     objective_id,
-    operation_id,
 )
 from sidecar.coordinator.wire.limits import HARD
-from sidecar.coordinator.wire.records import (
-    Indeterminate,
-    ObjectRef,
-    OperationResult,
-    Precondition,
-    Rejected,
-    Tombstoned,
-    Unknown,
-)
+from sidecar.coordinator.wire.records import ObjectRef, Precondition
 
 _WATCH_SECONDS: Final = 120.0
 
@@ -70,6 +62,8 @@ def command() -> None:
 command.add_command(top)
 command.add_command(quota)
 command.add_command(explain_command)
+for _group in GROUPS:
+    command.add_command(_group)
 
 
 @command.command(epilog=EXIT_HELP)
@@ -90,7 +84,7 @@ def hello(**options: Any) -> None:
     async def work(client: CoordinatorClient) -> int:
         shown = show.welcome_of(client.welcome)
         if target.as_json:
-            _json(shown)
+            print_json(shown)
             return Exit.OK
         limits = shown.pop("limits")
         shown["scopes"] = ",".join(shown["scopes"])
@@ -102,7 +96,7 @@ def hello(**options: Any) -> None:
         click.echo(show.table(("WHAT", "VALUE"), [(name, str(value)) for name, value in rows]))
         return Exit.OK
 
-    _exit(run(target, work))
+    leave(run(target, work))
 
 
 @command.command(epilog=EXIT_HELP)
@@ -114,12 +108,12 @@ def ping(**options: Any) -> None:
     async def work(client: CoordinatorClient) -> int:
         seconds = await client.ping()
         if target.as_json:
-            _json({"seconds": seconds})
+            print_json({"seconds": seconds})
         else:
             click.echo(f"{seconds * 1e6:.0f} us")
         return Exit.OK
 
-    _exit(run(target, work))
+    leave(run(target, work))
 
 
 @command.command(epilog=EXIT_HELP)
@@ -131,14 +125,14 @@ def snapshot(**options: Any) -> None:
     async def work(client: CoordinatorClient) -> int:
         taken = await client.snapshot()
         if target.as_json:
-            _json({**show.snapshot_of(taken), "records": [show.record_of(record) for record in taken.records]})
+            print_json({**show.snapshot_of(taken), "records": [show.record_of(record) for record in taken.records]})
             return Exit.OK
         rows = [show.record_row(record) for record in taken.records]
         click.echo(show.table(("KIND", "ID", "REV", "STATE", "DETAIL"), rows))
         click.echo(_cut_line(show.snapshot_of(taken)))
         return Exit.OK
 
-    _exit(run(target, work))
+    leave(run(target, work))
 
 
 @command.command(name="watch", epilog=EXIT_HELP)
@@ -164,7 +158,7 @@ def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
         return Exit.OK
 
     with contextlib.suppress(KeyboardInterrupt):
-        _exit(run(target, work, policy=patient))
+        leave(run(target, work, policy=patient))
 
 
 @command.group()
@@ -196,13 +190,13 @@ def objective_create(
     target = target_of(options)
     content = read_document(document, file, HARD.typed_payload)
     chosen = fresh_id(objective_id, os.urandom) if objective_bytes is None else ObjectiveId(objective_bytes)
-    operation = _operation(operation_bytes)
+    operation = operation_of(operation_bytes)
 
     async def work(client: CoordinatorClient) -> int:
         outcome = await client.create_objective(content, objective=chosen, operation=operation)
-        return _show_outcome(target, chosen, outcome)
+        return show_outcome(target, "objective", chosen, outcome)
 
-    _exit(run(target, work, _ids(chosen, operation)))
+    leave(run(target, work, ids_of("objective", chosen, operation)))
 
 
 @objective.command(name="update", epilog=EXIT_HELP)
@@ -229,15 +223,15 @@ def objective_update(
     """
     target = target_of(options)
     content = read_document(document, file, HARD.typed_payload)
-    chosen, operation = ObjectiveId(objective_bytes), _operation(operation_bytes)
+    chosen, operation = ObjectiveId(objective_bytes), operation_of(operation_bytes)
     reference = ObjectRef(ObjectKind.OBJECTIVE, ObjectId(objective_bytes))
     expected = () if revision is None else (Precondition(reference, revision),)
 
     async def work(client: CoordinatorClient) -> int:
         outcome = await client.update_objective(chosen, content, operation=operation, preconditions=expected)
-        return _show_outcome(target, chosen, outcome)
+        return show_outcome(target, "objective", chosen, outcome)
 
-    _exit(run(target, work, _ids(chosen, operation)))
+    leave(run(target, work, ids_of("objective", chosen, operation)))
 
 
 @command.group()
@@ -255,12 +249,12 @@ def operation_get(operation_bytes: bytes, **options: Any) -> None:
     async def work(client: CoordinatorClient) -> int:
         result = await client.operation(wanted)
         if target.as_json:
-            _json({"operation_id": wanted.hex(), "result": show.result_of(result)})
+            print_json({"operation_id": wanted.hex(), "result": show.result_of(result)})
         else:
             click.echo(f"{wanted.hex()}  {show.result_line(result)}")
-        return _code(result)
+        return code_of(result)
 
-    _exit(run(target, work, {"operation_id": wanted.hex()}))
+    leave(run(target, work, {"operation_id": wanted.hex()}))
 
 
 @command.group()
@@ -288,7 +282,7 @@ def pins_list(path: Path, as_json: bool) -> None:
     known = PinFile(path)
     if as_json:
         approved = [digest_text(fingerprint) for fingerprint in sorted(known.approved)]
-        _json({"authorities": [show.pin_of(pin) for pin in known.pins], "approved": approved})
+        print_json({"authorities": [show.pin_of(pin) for pin in known.pins], "approved": approved})
         return
     rows = [
         (
@@ -311,7 +305,7 @@ def pins_trust(path: Path, fingerprint: bytes, as_json: bool) -> None:
     """Allow one more authority FINGERPRINT; it is pinned when it proves itself."""
     PinFile(path).approve(fingerprint)
     if as_json:
-        _json({"authority": digest_text(fingerprint), "state": "approved"})
+        print_json({"authority": digest_text(fingerprint), "state": "approved"})
         return
     click.echo(f"{digest_text(fingerprint)} may be pinned at its next proof")
 
@@ -325,38 +319,9 @@ def pins_forget(path: Path, fingerprint: bytes, as_json: bool) -> None:
     if not PinFile(path).forget(fingerprint):
         raise CommandFailed(f"{digest_text(fingerprint)} is not in {path}", Exit.REFUSED)
     if as_json:
-        _json({"authority": digest_text(fingerprint), "state": "forgotten"})
+        print_json({"authority": digest_text(fingerprint), "state": "forgotten"})
         return
     click.echo(f"{digest_text(fingerprint)} forgotten")
-
-
-def _operation(given: bytes | None) -> OperationId:
-    return fresh_id(operation_id, os.urandom) if given is None else OperationId(given)
-
-
-def _ids(chosen: ObjectiveId, operation: OperationId) -> dict[str, str]:
-    return {"objective_id": chosen.hex(), "operation_id": operation.hex()}
-
-
-def _show_outcome(target: Target, chosen: ObjectiveId, outcome: Outcome) -> int:
-    ids = _ids(chosen, outcome.operation_id)
-    if target.as_json:
-        _json({**ids, "result": show.result_of(outcome.result), "recovered": outcome.recovered})
-    else:
-        click.echo(f"objective  {ids['objective_id']}")
-        click.echo(f"operation  {ids['operation_id']}")
-        recovered = "  (the reply was lost; recovered by the operation id)" if outcome.recovered else ""
-        click.echo(f"result     {show.result_line(outcome.result)}{recovered}")
-    return _code(outcome.result)
-
-
-def _code(result: OperationResult) -> Exit:
-    if isinstance(result, Tombstoned):
-        final = {OperationTag.REJECTED: Exit.REFUSED, OperationTag.INDETERMINATE: Exit.UNKNOWN}
-        return final.get(result.final_state, Exit.OK)
-    if isinstance(result, Rejected):
-        return Exit.REFUSED
-    return Exit.UNKNOWN if isinstance(result, Indeterminate | Unknown) else Exit.OK
 
 
 def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
@@ -370,7 +335,7 @@ def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
             if target.as_json:
                 changed = [show.record_of(record) for record in item.changed]
                 gone = [show.key_of(key) for key in item.gone]
-                _json({"type": "snapshot", "why": item.why.value, **head, "changed": changed, "gone": gone})
+                print_json({"type": "snapshot", "why": item.why.value, **head, "changed": changed, "gone": gone})
                 return
             click.echo(_cut_line(head))
             for record in item.changed:
@@ -383,26 +348,26 @@ def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
             if target.as_json:
                 cause = None if item.connection is None else str(item.connection)
                 positions = {"last_event": loss.last_event, "last_delivery": loss.last_delivery}
-                _json({"type": "gap", "detail": str(loss), "connection": cause, **positions})
+                print_json({"type": "gap", "detail": str(loss), "connection": cause, **positions})
                 return
             cause = "" if item.connection is None else f" ({item.connection})"
             then = "healing" if heal else "not healing"
             click.echo(f"GAP after event {loss.last_event}: {loss}{cause}; {then}")
         case Replayed():
             if target.as_json:
-                _json({"type": "replay", "through": item.through, "event_count": len(item.events)})
+                print_json({"type": "replay", "through": item.through, "event_count": len(item.events)})
             else:
                 click.echo(f"replay  events {len(item.events)}  through {item.through}")
             for event in item.events:
                 _tell(target, event, heal=heal)
         case Restored():
             if target.as_json:
-                _json({"type": "reconnected", **show.standing_of(item.welcome.standing)})
+                print_json({"type": "reconnected", **show.standing_of(item.welcome.standing)})
             else:
                 click.echo(f"reconnected  {item.welcome.standing}")
         case _:
             if target.as_json:
-                _json({"type": "event", **show.event_of(item)})
+                print_json({"type": "event", **show.event_of(item)})
             else:
                 click.echo(show.event_line(item))
 
@@ -412,11 +377,3 @@ def _cut_line(head: dict[str, Any]) -> str:
         f"snapshot  cut {head['cut']}  epoch {head['epoch']}  records {head['record_count']}"
         f"  pages {head['page_count']}  sha256:{head['sha256'][:16]}.."
     )
-
-
-def _json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document))
-
-
-def _exit(code: int) -> None:
-    click.get_current_context().exit(code)

@@ -36,6 +36,7 @@ from sidecar.coordinator.client_handshake import DEFAULT_LIFETIME, REPLAY_BOUND,
 from sidecar.coordinator.client_link import Link, Subscription
 from sidecar.coordinator.client_stream import Projection
 from sidecar.coordinator.client_trust import Pins
+from sidecar.coordinator.client_work import WorkCommands
 from sidecar.coordinator.wire.enums import Capability, CommandKind, Scope
 from sidecar.coordinator.wire.errors import ProtocolError
 from sidecar.coordinator.wire.ids import (
@@ -109,7 +110,7 @@ class _Dial:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class CoordinatorClient:
+class CoordinatorClient(WorkCommands):
     """A client of one coordinator over its Unix socket. Make one with ``connect``; use it as an async context manager.
 
     Errors: ``CannotConnect``, ``VerificationFailed`` and its kinds, ``ConnectionLost``, ``PeerFault``,

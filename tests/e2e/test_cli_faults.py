@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from sidecar.base.keysource import create_seed_file
 from sidecar.coordinator.wire import frames as fr
+from sidecar.coordinator.wire.enums import Capability
 from sidecar.coordinator.wire.records import Indeterminate, Rejected, Tombstoned
 from tests.oracles.fake_endpoint import FakeEndpoint
 from tests.oracles.fake_server import World, altered, objective
@@ -206,6 +207,45 @@ async def test_a_watch_shows_a_gap_and_what_its_healing_changed(endpoint: FakeEn
     finally:
         process.terminate()
         await process.communicate()
+
+
+@pytest.mark.req("P10-32", "P10-22")
+@pytest.mark.asyncio
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_a_watch_shows_the_events_that_a_replay_brings(endpoint: FakeEndpoint, as_json: bool) -> None:
+    endpoint.world.capabilities = int(Capability.EVENT_REPLAY)
+    process = await Running(endpoint).start("watch", *(["--json"] if as_json else []))
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()
+        await endpoint.received(fr.SnapshotApplied)
+        (stream,) = endpoint.servers[0].streams.values()
+        endpoint.servers[0].gap(stream)
+        endpoint.world.put(objective(1))
+        endpoint.world.put(objective(1, 2))
+        endpoint.flush()
+        shown = [(await process.stdout.readline()).decode() for _ in range(4)]
+        await endpoint.received(fr.ReplayApplied)
+        endpoint.world.put(objective(1, 3))
+        endpoint.flush()
+        shown.append((await process.stdout.readline()).decode())
+    finally:
+        process.terminate()
+        await process.communicate()
+    if as_json:
+        lines = [json.loads(line) for line in shown]
+        assert [line["type"] for line in lines] == ["gap", "replay", "event", "event", "event"]
+        assert (lines[1]["through"], lines[1]["event_count"]) == (2, 2)
+        assert [(line["event"], line["revision"], line["delivery"]) for line in lines[2:]] == [
+            (1, 1, None),
+            (2, 2, None),
+            (3, 3, 1),
+        ]
+    else:
+        assert shown[0].startswith("GAP after event 0")
+        assert shown[0].endswith("; healing\n")
+        assert shown[1] == "replay  events 2  through 2\n"
+        assert [line.split()[:2] for line in shown[2:]] == [["event", "1"], ["event", "2"], ["event", "3"]]
 
 
 @pytest.mark.req("P10-12", "P10-15")

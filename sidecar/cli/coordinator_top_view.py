@@ -15,6 +15,8 @@ Document = dict[str, Any]
 
 _FULLEST: Final = 5
 """Quotas that are listed although they are not near their cap."""
+_ID: Final = 12
+"""Digits of an id that are shown; --json has all of them."""
 
 
 class Mark(Enum):
@@ -162,7 +164,7 @@ def _subscriptions(document: Document) -> Iterator[Line]:
                     size(sub["queue_bytes"]),
                     number(sub["deliveries"]),
                     str(conn.get("pid", "?")),
-                    sub["id"],
+                    sub["id"][:_ID],
                     conn["key_id"],
                 ),
             )
@@ -183,7 +185,7 @@ def _leases(document: Document) -> Iterator[Line]:
                 size(lease["pinned_bytes"]),
                 number(lease["pages"]),
                 str(conn.get("pid", "?")),
-                lease["id"],
+                lease["id"][:_ID],
                 conn["key_id"],
             ),
         )

@@ -42,6 +42,7 @@ def write_ready(cluster: Cluster) -> Path:
     ready = {
         "coordinator": {
             "socket": str(cluster.socket),
+            "admin_socket": cluster.ready["admin_socket"],
             "authority_fingerprint": cluster.ready["authority_fingerprint"],
             "coordinator_id": cluster.ready["coordinator_id"],
             "witness_id": cluster.provisioned.witness_id.hex(),

@@ -29,7 +29,7 @@ def quotas(cap: int = 100, **used: int) -> dict[str, Any]:
 
 def subscription(number: int, **changes: Any) -> dict[str, Any]:
     return {
-        "id": f"{number:032x}",
+        "id": str(number) * 32,
         "state": "LIVE",
         "credit_count": 10,
         "credit_bytes": 1000,
@@ -116,10 +116,10 @@ def test_subscriptions_stand_by_lag_and_what_is_wrong_is_marked() -> None:
         None,
     )
     ids = [line.text.split()[-2] for line in lines if "LIVE" in line.text or "PAUSED" in line.text]
-    assert ids == [f"{number:032x}" for number in (3, 4, 1, 2)]
+    assert ids == ["3" * 12, "4" * 12, "1" * 12, "2" * 12]
     assert "900" in row_of(lines, "LIVE STALLED").text
     assert row_of(lines, "LIVE STALLED").mark is row_of(lines, "PAUSED_GAP").mark is Mark.WARN
-    assert row_of(lines, f"{1:032x}").mark is Mark.PLAIN
+    assert row_of(lines, "1" * 12).mark is Mark.PLAIN
     connections = [line.text.split()[0] for line in lines if " 61 s " in line.text]
     assert connections == ["900", "5"], "a connection is as far behind as its last subscription"
 

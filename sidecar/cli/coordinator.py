@@ -32,7 +32,7 @@ from sidecar.cli.coordinator_top import top
 from sidecar.cli.coordinator_work import GROUPS
 from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
 from sidecar.coordinator.client_events import Change
-from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, Watched, watch
+from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, Watched, Why, watch
 from sidecar.coordinator.pins import PinFile
 from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.ids import (
@@ -337,7 +337,8 @@ def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
                 gone = [show.key_of(key) for key in item.gone]
                 print_json({"type": "snapshot", "why": item.why.value, **head, "changed": changed, "gone": gone})
                 return
-            click.echo(_cut_line(head))
+            healed = f"  healed: {len(item.changed)} changed, {len(item.gone)} gone" if item.why is Why.HEAL else ""
+            click.echo(f"{_cut_line(head)}{healed}")
             for record in item.changed:
                 kind, object_id, revision, state, detail = show.record_row(record)
                 click.echo(f"  {kind} {object_id} r{revision}  {state}  {detail}")
@@ -347,7 +348,8 @@ def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
             loss = item.loss
             if target.as_json:
                 cause = None if item.connection is None else str(item.connection)
-                positions = {"last_event": loss.last_event, "last_delivery": loss.last_delivery}
+                reason = None if loss.reason is None else loss.reason.name
+                positions = {"reason": reason, "last_event": loss.last_event, "last_delivery": loss.last_delivery}
                 print_json({"type": "gap", "detail": str(loss), "connection": cause, **positions})
                 return
             cause = "" if item.connection is None else f" ({item.connection})"
@@ -355,9 +357,9 @@ def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
             click.echo(f"GAP after event {loss.last_event}: {loss}{cause}; {then}")
         case Replayed():
             if target.as_json:
-                print_json({"type": "replay", "through": item.through, "event_count": len(item.events)})
+                print_json({"type": "replay", "why": "heal", "through": item.through, "event_count": len(item.events)})
             else:
-                click.echo(f"replay  events {len(item.events)}  through {item.through}")
+                click.echo(f"healed by replay  events recovered {len(item.events)}  whole through event {item.through}")
             for event in item.events:
                 _tell(target, event, heal=heal)
         case Restored():

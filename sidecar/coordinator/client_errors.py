@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.coordinator.wire.enums import ErrorCode
+from sidecar.coordinator.wire.enums import ErrorCode, GapReason
 
 if TYPE_CHECKING:
     from sidecar.coordinator.client_trust import Standing
@@ -74,11 +74,15 @@ class ContinuityLost(ClientError):
     """A stream is no longer complete; what it showed last stays a historical cut (P10-12, P10-15, P10-19).
 
     ``last_delivery`` and ``last_event`` are the last ones that were contiguous; ``healable`` tells that the server
-    paused the subscription itself, so that a fresh snapshot may replace it on this connection.
+    paused the subscription itself, so that a fresh snapshot may replace it on this connection. ``reason`` is the one
+    that its GAP gave; None when it sent none.
     """
 
-    def __init__(self, detail: str, *, last_delivery: int, last_event: int, healable: bool) -> None:
+    def __init__(
+        self, detail: str, *, last_delivery: int, last_event: int, healable: bool, reason: GapReason | None = None
+    ) -> None:
         super().__init__(detail)
+        self.reason = reason
         self.last_delivery = last_delivery
         self.last_event = last_event
         self.healable = healable

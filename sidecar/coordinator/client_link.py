@@ -336,6 +336,7 @@ def _lost(event: ev.StreamGap | ev.StreamStale) -> ContinuityLost:
         last_delivery=event.last_delivery,
         last_event=event.last_event,
         healable=isinstance(event, ev.StreamGap) or event.healable,
+        reason=event.reason if isinstance(event, ev.StreamGap) else None,
     )
 
 

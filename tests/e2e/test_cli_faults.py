@@ -200,7 +200,9 @@ async def test_a_watch_shows_a_gap_and_what_its_healing_changed(endpoint: FakeEn
         server.gap(stream)
         endpoint.flush()
         assert (await process.stdout.readline()).startswith(b"GAP after event 2: GAP QUEUE_OVERFLOW")
-        assert b"cut 3" in await process.stdout.readline()
+        healed = await process.stdout.readline()
+        assert b"cut 3" in healed
+        assert healed.endswith(b"healed: 1 changed, 1 gone\n")
         assert b'r2  ACTIVE  "changed"' in await process.stdout.readline()
         assert b"gone OBJECTIVE" in await process.stdout.readline()
         assert len(endpoint.servers) == 1
@@ -235,7 +237,8 @@ async def test_a_watch_shows_the_events_that_a_replay_brings(endpoint: FakeEndpo
     if as_json:
         lines = [json.loads(line) for line in shown]
         assert [line["type"] for line in lines] == ["gap", "replay", "event", "event", "event"]
-        assert (lines[1]["through"], lines[1]["event_count"]) == (2, 2)
+        assert (lines[0]["reason"], lines[0]["last_event"], lines[0]["last_delivery"]) == ("QUEUE_OVERFLOW", 0, 0)
+        assert (lines[1]["why"], lines[1]["through"], lines[1]["event_count"]) == ("heal", 2, 2)
         assert [(line["event"], line["revision"], line["delivery"]) for line in lines[2:]] == [
             (1, 1, None),
             (2, 2, None),
@@ -244,7 +247,7 @@ async def test_a_watch_shows_the_events_that_a_replay_brings(endpoint: FakeEndpo
     else:
         assert shown[0].startswith("GAP after event 0")
         assert shown[0].endswith("; healing\n")
-        assert shown[1] == "replay  events 2  through 2\n"
+        assert shown[1] == "healed by replay  events recovered 2  whole through event 2\n"
         assert [line.split()[:2] for line in shown[2:]] == [["event", "1"], ["event", "2"], ["event", "3"]]
 
 
@@ -265,7 +268,7 @@ async def test_a_watch_leaves_a_server_whose_deliveries_do_not_follow(endpoint: 
         endpoint.world.put(objective(1))
         endpoint.flush()
         gap = json.loads(await process.stdout.readline())
-        assert (gap["type"], gap["connection"]) == ("gap", None)
+        assert (gap["type"], gap["connection"], gap["reason"]) == ("gap", None, None)
         assert json.loads(await process.stdout.readline())["type"] == "reconnected"
         healed = json.loads(await process.stdout.readline())
         assert [record["kind"] for record in healed["changed"]] == ["OBJECTIVE"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from sidecar.coordinator.client_link import Subscription
 from sidecar.coordinator.client_trust import Pins
 from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, watch
 from sidecar.coordinator.wire.enums import Capability
+from sidecar.coordinator.wire.errors import CursorInvalid
 from sidecar.coordinator.wire.ids import EventCut
 from sidecar.coordinator.wire.limits import Limits
 from tests.e2e.clients import PATIENT, connect
@@ -47,15 +50,14 @@ async def until_lost(events: Subscription) -> list[ev.Change]:
     return taken
 
 
-async def collect(events: Subscription, into: list[ev.Change]) -> None:
-    async for event in events:
-        into.append(event)
+async def collect(events: Subscription, into: list[ev.Change], through: float = math.inf) -> None:
+    while not into or into[-1].sequence < through:
+        into.append(await anext(events))
 
 
 async def take(events: Subscription, through: int) -> list[ev.Change]:
     taken: list[ev.Change] = []
-    while not taken or taken[-1].sequence < through:
-        taken.append(await anext(events))
+    await collect(events, taken, through)
     return taken
 
 
@@ -164,3 +166,32 @@ async def test_a_replay_above_the_clients_bound_is_left_for_a_snapshot(cluster: 
         await writer.create_objective(b"{}")
         assert isinstance(await anext(stream), ev.WorkEvent)
         await stream.aclose()
+
+
+@pytest.mark.req("P10-35", "P10-25", "P10-32", "P10-14")
+@pytest.mark.asyncio
+async def test_replays_that_race_with_overflow_lose_and_repeat_nothing(cluster: Cluster) -> None:
+    """Pages of one event make a replay slow enough that the stream may overflow again while it runs."""
+    pins = Pins()
+    total = 2 * (OVERFLOWING + 700)
+    async with (
+        await connect(cluster, pins, limits=replace(NARROW, page_records=1)) as slow,
+        await connect(cluster, pins) as fast,
+        await connect(cluster, pins) as writer,
+    ):
+        lagging = await slow.subscribe(EventCut(0))
+        following = await fast.subscribe(EventCut(0))
+        reading = asyncio.ensure_future(take(following, total))
+        await create(writer, OVERFLOWING)
+        seen = await until_lost(lagging)
+        writing = asyncio.ensure_future(create(writer, 700))
+        while lagging.projection.cut < total:
+            try:
+                seen += (await slow.replay(lagging)).events
+                await collect(lagging, seen, total)
+            except (CursorInvalid, ContinuityLost):
+                assert lagging.replayable
+        await writing
+        everything = await reading
+        assert [event.event_id for event in seen] == [event.event_id for event in everything]
+        assert lagging.projection.records == following.projection.records

@@ -61,6 +61,7 @@ def test_only_a_paused_stream_is_replayed() -> None:
     rig.go().session.open_replay(subscription_of(rig))
     with pytest.raises(LocalProtocolError):  # one is under way
         rig.session.open_replay(subscription_of(rig))
+    assert rig.session.sync is SyncState.STALE
 
 
 @pytest.mark.req("P10-12")

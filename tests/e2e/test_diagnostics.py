@@ -35,6 +35,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Cluster]:
+    """Its certificate outlasts a client that is held still for a while."""
+    with Cluster(tmp_path, certificate_seconds=60) as running:
+        write_ready(running)
+        yield running
+
+
 def dev(cluster: Cluster) -> tuple[str, str]:
     return "--dev", str(cluster.layout.root)
 
@@ -374,3 +382,58 @@ def test_connections_that_say_nothing_are_bounded_and_ended_and_block_no_client(
     eventually(lambda: ask(path, GET) == 200)
     assert cluster.metrics()['sidecar_admin_requests_total{outcome="timeout"}'] == MAX_CONNECTIONS
     assert cluster.stop() == 0
+
+
+# -- watch -------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def frozen_watch(cluster: Cluster, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A watch that did not run while more happened than its queue holds; it runs again."""
+    with start_cli("watch", "--json", *options, "--as", "reader", *dev(cluster)) as running:
+        read_until(running, '"why": "start"')
+        running.send_signal(signal.SIGSTOP)
+        try:
+            with Peer(cluster.socket) as writer:
+                writer.login(cluster.key("operator"), scopes=3)
+
+                def overflown() -> bool:
+                    create(writer, 200)
+                    return any(sub["state"] == "PAUSED_GAP" for sub in subscriptions(fetch(admin(cluster))))
+
+                eventually(overflown, seconds=60)
+        finally:
+            running.send_signal(signal.SIGCONT)
+        yield running
+
+
+@pytest.mark.req("P10-19", "P10-32")
+def test_a_watch_that_was_too_slow_shows_its_gap_and_every_event_behind_it(patient: Cluster) -> None:
+    with frozen_watch(patient) as running:
+        seen: list[int] = []
+        while (item := read_json(running))["type"] == "event":
+            seen.append(item["event"])
+        assert (item["type"], item["reason"]) == ("gap", "QUEUE_OVERFLOW")
+        assert item["last_event"] == (seen[-1] if seen else item["last_event"])
+        healed = read_json(running)
+        assert (healed["type"], healed["why"]) == ("replay", "heal")
+        assert healed["event_count"] > 0
+        recovered = [read_json(running) for _ in range(healed["event_count"])]
+        numbers = [one["event"] for one in recovered]
+        assert numbers == sorted(set(numbers))
+        assert item["last_event"] < numbers[0] <= numbers[-1] <= healed["through"]
+        assert healed["through"] == fetch(admin(patient))["events"]["durable"]
+        eventually(lambda: [sub["state"] for sub in subscriptions(fetch(admin(patient)))] == ["LIVE"])
+        assert fetch(admin(patient))["counters"]["gaps"] == {"queue_overflow": 1}
+        assert interrupted(running) == 0
+
+
+@pytest.mark.req("P10-19")
+def test_a_watch_that_must_not_heal_names_the_gap_and_ends_with_5(patient: Cluster) -> None:
+    with frozen_watch(patient, "--no-heal") as running:
+        gap = json.loads(read_until(running, '"type": "gap"'))
+        assert gap["reason"] == "QUEUE_OVERFLOW"
+        out, errors = running.communicate(timeout=30)
+        assert running.returncode == 5
+        assert json.loads(out)["error"]["name"] == "CONTINUITY_LOST"
+        assert errors.count("\n") <= 2

@@ -51,6 +51,12 @@ def create_many(client: Client, count: int) -> None:
         count -= some
 
 
+def retain(admin: Client, event_bytes: int) -> None:
+    """Bound the log of events."""
+    values = {"operation_result_secs": 2_592_000, "event_bytes": event_bytes, "artifact_bytes": 1 << 20}
+    assert isinstance(admin.command(e.CommandKind.CHANGE_RETENTION, values), r.Succeeded)
+
+
 def head(client: Client) -> tuple[int, View]:
     """The newest cut and what is visible there."""
     snapshot = client.read_snapshot()

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.phux import enums as e
-from tests.interop.phux import records as r
 from tests.interop.phux.client import Client, Scoped
 from tests.interop.phux.connection import Fatal
 from tests.interop.phux.frames import Type
 from tests.interop.phux.stream import Phase, View
-from tests.interop.scenes import PLENTY, create, create_many, follow, head, objective, overflow, same_view
+from tests.interop.scenes import PLENTY, create, create_many, follow, head, objective, overflow, retain, same_view
 from tests.interop.server import Server, running
 
 SHORT_CERTIFICATE_SECONDS = 2
@@ -85,12 +84,6 @@ def test_a_revoked_key_ends_its_sessions_and_no_others(server: Server) -> None:
         assert caught.value.code is e.ErrorCode.AUTHENTICATION_FAILED
 
 
-def retain(admin: Client, event_bytes: int) -> None:
-    """Bound the log of events."""
-    values = {"operation_result_secs": 2_592_000, "event_bytes": event_bytes, "artifact_bytes": 1 << 20}
-    assert isinstance(admin.command(e.CommandKind.CHANGE_RETENTION, values), r.Succeeded)
-
-
 @pytest.mark.req("P10-28", "P10-17", "P10-36", "P10-10", "P7-19")
 def test_what_is_no_longer_kept_cannot_be_replayed(server: Server) -> None:
     with server.client() as client, server.client("admin", scopes=0x3F, capabilities=0x1F) as admin:
@@ -114,12 +107,3 @@ def test_what_is_no_longer_kept_cannot_be_replayed(server: Server) -> None:
         client.apply_snapshot(fresh, *PLENTY)
         create(client)
         client.pump_until(lambda: bool(fresh.stream and len(fresh.stream.events) == 2))
-
-
-@pytest.mark.req("P5-10", "P7-18")
-def test_results_cannot_be_kept_shorter_than_promised(server: Server) -> None:
-    with server.client("admin", scopes=0x3F, capabilities=0x1F) as admin:
-        values = {"operation_result_secs": 2_591_999, "event_bytes": 1 << 20, "artifact_bytes": 1 << 20}
-        with pytest.raises(Fatal) as caught:
-            admin.command(e.CommandKind.CHANGE_RETENTION, values)
-        assert caught.value.code is e.ErrorCode.MALFORMED_MESSAGE

@@ -13,7 +13,7 @@ from tests.interop.phux import tlv
 from tests.interop.phux.client import Client, Scoped
 from tests.interop.phux.connection import Fatal
 from tests.interop.phux.frames import Type, encode_body, message
-from tests.interop.scenes import create, head, objective, refused, update
+from tests.interop.scenes import create, head, objective, refused, retain, update
 from tests.interop.server import Server
 
 CREATE, UPDATE = e.CommandKind.CREATE_OBJECTIVE, e.CommandKind.UPDATE_OBJECTIVE
@@ -185,3 +185,26 @@ def test_a_command_under_another_guard_is_stale(client: Client, writer: Client, 
         raw_command(client, operation_id, CREATE, payload, authority_guard=client.guard._replace(**wrong))
     assert caught.value.code is e.ErrorCode.STALE_AUTHORITY
     assert writer.lookup(operation_id) == r.Unknown()
+
+
+@pytest.mark.req("P6-05", "P6-09", "P6-16", "P6-17", "P5-18")
+def test_the_administration_is_seen_with_its_scope_and_capability(server: Server) -> None:
+    admin = e.ObjectKind.ADMIN
+    with (
+        server.client("admin", scopes=0x3F, capabilities=0x1F) as full,
+        server.client("admin", scopes=0x3F, capabilities=0) as incapable,
+        server.client("admin", scopes=0x1F, capabilities=0x1F) as unscoped,
+    ):
+        retain(full, 1 << 20)
+        assert admin in {record.object.kind for record in full.read_snapshot().records}
+        for client in (incapable, unscoped):
+            assert admin not in {record.object.kind for record in client.read_snapshot().records}
+
+
+@pytest.mark.req("P5-10")
+def test_results_cannot_be_kept_shorter_than_promised(server: Server) -> None:
+    with server.client("admin", scopes=0x3F, capabilities=0x1F) as admin:
+        values = {"operation_result_secs": 2_591_999, "event_bytes": 1 << 20, "artifact_bytes": 1 << 20}
+        with pytest.raises(Fatal) as caught:
+            admin.command(e.CommandKind.CHANGE_RETENTION, values)
+        assert caught.value.code is e.ErrorCode.MALFORMED_MESSAGE

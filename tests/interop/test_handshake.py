@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import struct
 import time
@@ -13,15 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.interop.logins import Answer, answered, challenged, hello, send
 from tests.interop.phux import enums as e
 from tests.interop.phux import proof
-from tests.interop.phux import records as r
 from tests.interop.phux.connection import Connection, Fatal
 from tests.interop.phux.digests import sha256
-from tests.interop.phux.frames import SHAPES, Frame, State, Type, encode, encode_body, message
-from tests.interop.phux.handshake import REFERENCE_LIMITS, VERSION
+from tests.interop.phux.frames import SHAPES, State, Type, encode, encode_body, message
 from tests.interop.phux.tlv import U16, U32, U64, field_bytes, leaf, text
-from tests.interop.raw import Fields, answer, body_of, fields_of, header, refuses, verdict
+from tests.interop.raw import Fields, answer, body_of, header, refuses, verdict
 from tests.interop.server import Server
 
 MALFORMED, FAILED = e.ErrorCode.MALFORMED_MESSAGE, e.ErrorCode.AUTHENTICATION_FAILED
@@ -34,32 +32,6 @@ def connection(server: Server) -> Iterator[Connection]:
     made = Connection(server.path)
     yield made
     made.close()
-
-
-def hello(**values: Any) -> Fields:
-    """A legal COORD_HELLO."""
-    given = {
-        **VERSION,
-        "client_name": "interop",
-        "offered_capabilities": 0,
-        "required_capabilities": 0,
-        **REFERENCE_LIMITS,
-        "workload_offer": r.WorkloadOffer(e.PROFILE, secrets.token_bytes(32)),
-        **values,
-    }
-    return fields_of(Type.COORD_HELLO, **given)
-
-
-def send(fields: Fields) -> bytes:
-    return message(Type.COORD_HELLO, body_of(dict(sorted(fields.items()))))
-
-
-def challenged(connection: Connection, **values: Any) -> Frame:
-    """The challenge to a legal HELLO."""
-    frame = answer(connection, send(hello(**values)))
-    assert frame.type is Type.WORKLOAD_CHALLENGE
-    connection.state = State.CHAL
-    return frame
 
 
 # ---- before the challenge ----
@@ -197,37 +169,6 @@ def test_a_nonce_of_zeros_is_refused(connection: Connection) -> None:
 
 
 # ---- the response ----
-
-
-class Answer:
-    """A response under construction: what it proves and what it says may differ."""
-
-    def __init__(self, challenge: Frame, seed: bytes) -> None:
-        self.session = proof.Session.of(challenge)
-        self.authority_proof: bytes = challenge["authority_proof"]
-        self.seed = seed
-        self.key_id = sha256(proof.public_key(seed))
-        self.expiry = int(time.time()) + 600
-        self.scopes: int = e.Scope.WORK_READ | e.Scope.WORK_COMMAND
-
-    def transcript(self) -> bytes:
-        return self.session.client_transcript(self.authority_proof, self.key_id, self.expiry, self.scopes)
-
-    def fields(self, transcript: bytes | None = None) -> Fields:
-        signature = proof.sign(self.seed, self.transcript() if transcript is None else transcript)
-        return {
-            1: self.key_id,
-            2: U32.write(8) + U64.write(self.scopes),
-            3: U64.write(self.expiry),
-            4: signature,
-        }
-
-    def bytes(self, transcript: bytes | None = None) -> bytes:
-        return message(Type.WORKLOAD_RESPONSE, body_of(self.fields(transcript)))
-
-
-def answered(server: Server, connection: Connection, name: str = "operator") -> Answer:
-    return Answer(challenged(connection), server.seed(name))
 
 
 @pytest.mark.req("W3-01", "W3-15", "P5-01", "P5-07", "P5-08", "W7-06", "P12-06", "P12-10", "W6-03", "P5-10", "W5-06")

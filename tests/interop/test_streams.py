@@ -9,7 +9,7 @@ from tests.interop.phux.client import Client, Scoped
 from tests.interop.phux.connection import Fatal
 from tests.interop.phux.frames import Type
 from tests.interop.phux.stream import View
-from tests.interop.scenes import PLENTY, create, create_many, follow, head, refused, same_view
+from tests.interop.scenes import PLENTY, create, create_many, follow, head, overflow, refused, same_view
 from tests.interop.server import Server
 
 
@@ -114,6 +114,37 @@ def test_subscriptions_of_a_connection_are_counted(client: Client, writer: Clien
     assert caught.value.code is e.ErrorCode.RESOURCE_EXHAUSTED
     create(writer)
     client.pump_until(lambda: len(first.events) == 2)
+
+
+@pytest.mark.req("P3-34", "P9-04", "P3-48", "P9-26")
+def test_a_reserved_subscription_counts_and_a_replacement_does_not(client: Client, writer: Client) -> None:
+    base, _ = head(client)
+    stalled = client.subscribe(base, None)
+    for _ in range(30):
+        client.subscribe(base, None, *PLENTY)
+    follow(client)
+    refused(e.ErrorCode.RESOURCE_EXHAUSTED, client, Type.OPEN_SNAPSHOT, selector=0, reserve_subscription=True)
+    client.read_snapshot()
+    overflow(client, writer, stalled)
+    assert client.open_snapshot(reserve=True, replace=stalled).stream
+
+
+@pytest.mark.req("P3-46", "P3-49", "P14-14")
+def test_unsent_events_of_a_principal_are_counted(server: Server, client: Client, writer: Client) -> None:
+    """Five stalled subscriptions cross 4,096 frames together long before one alone has 1,024; others go on."""
+    with server.client("reader", scopes=e.Scope.WORK_READ) as stranger:
+        base, _ = head(client)
+        stalled = [client.subscribe(base, None) for _ in range(5)]
+        other = stranger.subscribe(base, None)
+        create_many(writer, 409)
+        client.ping()
+        assert not any(stream.gaps for stream in stalled)  # 5 * 818 = 4,090
+        create_many(writer, 1)
+        client.pump_until(lambda: any(stream.gaps for stream in stalled))
+        client.ping()
+        assert [stream.gaps[0]["reason"] for stream in stalled if stream.gaps] == [e.GapReason.QUEUE_OVERFLOW]
+        stranger.ping()
+        assert not other.gaps
 
 
 @pytest.mark.req("P3-45", "P14-14")

@@ -47,6 +47,8 @@ class Simulation:
         )
         self.history: list[Event] = []
         self.queue: deque[Batch] = deque()
+        self.in_flight = self.rng.choice((1, 1, 3))
+        """Batches that the shell lets the store have at once."""
         self.results: dict[bytes, bytes] = {}
         self.gaps: dict[GapReason, int] = {}
         self.digests: dict[tuple[Visibility, int, int], bytes] = {}
@@ -79,7 +81,9 @@ class Simulation:
     # ---- the parts that can fail ----
 
     def take(self) -> None:
-        """The shell hands a batch to the store."""
+        """The shell hands a batch to the store, when that has room."""
+        if len(self.queue) >= self.in_flight:
+            return
         try:
             batch = self.world.engine.take_batch(self.world.now)
         except Fenced:
@@ -125,13 +129,13 @@ class Simulation:
         for operation, image in self.results.items():
             assert self.world.disk.operations[operation].result == image
 
-    def renew(self) -> None:
+    def renew(self, likely: float = 0.9) -> None:
         """The witness renews in time, mostly."""
         expiry = self.world.authority.deadline_mono
         if (
             self.world.engine.fenced is None
             and expiry - self.world.now.mono < CERTIFICATE / 2
-            and self.rng.random() < 0.9
+            and self.rng.random() < likely
         ):
             now = self.world.now
             self.world.authority = replace(
@@ -180,10 +184,12 @@ class Simulation:
         """Everything settles: what is live and has credit is complete, and nothing is held any more."""
         if self.world.engine.fenced is not None:
             self.crash()
-        for _ in range(3):
+        self.renew(likely=1.0)
+        while self.world.engine.can_take(self.world.now):
             self.take()
-            while self.queue and self.world.engine.fenced is None:
-                self.store()
+            self.store()
+        while self.queue and self.world.engine.fenced is None:
+            self.store()
         for actor in self.actors:
             if actor.client is not None:
                 actor.client.conn.writable = True

@@ -10,9 +10,10 @@ from cext.frame import encode_frame
 from sidecar.coordinator.machines.connection import ConnectionState
 from sidecar.coordinator.session import FRAMES_PER_TURN
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import ErrorCode, FrameType
-from sidecar.coordinator.wire.ids import OperationId, SnapshotId
+from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType
+from sidecar.coordinator.wire.ids import ObjectiveId, OperationId, SnapshotId
 from sidecar.coordinator.wire.limits import HANDSHAKE_FRAME
+from sidecar.coordinator.wire.payloads import CreateObjective
 from sidecar.coordinator.wire.records import AuthorityGuard
 from tests.unit.session.bench import House, Wire, hello
 from tests.unit.session.states import LEGAL, OPEN_STATES, in_state, legal_frame
@@ -111,6 +112,41 @@ def test_a_peer_that_does_not_read_is_not_served(state: ConnectionState) -> None
         wire.session.process(wire.now)
         seen += wire.received()
     assert len(seen) == 500
+
+
+def test_a_peer_whose_commands_fill_a_batch_is_read_on_when_they_had_their_turn() -> None:
+    wire = House().login()
+    guard = AuthorityGuard.decode(wire.house.world.authority.guard)
+    commands = [
+        fr.CoordCommand(
+            request_id=number,
+            authority_guard=guard,
+            operation_id=OperationId(number.to_bytes(16, "big")),
+            command_kind=CommandKind.CREATE_OBJECTIVE,
+            payload=CreateObjective(
+                objective_id=ObjectiveId(number.to_bytes(16, "big")), schema=1, document=bytes(200_000)
+            ).body(),
+        )
+        for number in range(1, 9)
+    ]
+    wire.send(*commands, fr.CoordPing(nonce=1))
+    assert wire.received() == []
+    assert wire.session.connection is not None
+    assert len(wire.session.connection.requests) == 6, "the first that make a mebibyte"
+    # Nothing is to be read and nothing to be tried again until somebody wakes the transport.
+    assert wire.session.behind
+    assert not wire.session.has_input
+    wakes = wire.wakes
+    wire.house.world.commit()
+    assert wire.wakes > wakes
+    assert wire.session.has_input
+    assert len(wire.received()) == 6
+    wire.session.process(wire.now)
+    assert not wire.session.behind
+    wire.house.world.commit()
+    pong, *results = wire.received()
+    assert isinstance(pong, fr.CoordPong)
+    assert [getattr(result, "request_id") for result in results] == [7, 8]  # noqa: B009
 
 
 def test_a_ping_flood_within_one_turn_never_overflows_the_control_lane() -> None:

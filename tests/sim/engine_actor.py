@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cext.digest import ReplayDigest
 from sidecar.coordinator.engine.state import Event
 from sidecar.coordinator.engine.visibility import Visibility
 from sidecar.coordinator.wire import frames as fr
+from sidecar.coordinator.wire.enums import ErrorCode, GapReason
 from sidecar.coordinator.wire.errors import AuthorityFenced, ProtocolError, ResourceExhausted
 from sidecar.coordinator.wire.limits import Limits
-from sidecar.coordinator.wire.records import Unknown, encode_operation
+from sidecar.coordinator.wire.records import ReplayEvent, Unknown, encode_operation
 from tests.unit.engine.fakes import key
 from tests.unit.engine.harness import Client, id16, objective
+from tests.unit.engine.replays import REPLAY, applied, next_page, open_replay
 
 if TYPE_CHECKING:
     from tests.sim.engine_world import Simulation
@@ -35,6 +38,8 @@ class Stream:
     delivery: int = 0
     event: int = 0
     paused: bool = False
+    lost: bool = False
+    """What it missed is not retained."""
     live: bool = True
     got: list[int] = field(default_factory=list)
 
@@ -52,6 +57,18 @@ class Reading:
     ended: bool = False
 
 
+@dataclass
+class Healing:
+    """A replay that a client is reading."""
+
+    begin: fr.ReplayBegin
+    after: int
+    cursor: bytes | None
+    events: list[ReplayEvent] = field(default_factory=list)
+    ended: bool = False
+    given_up: bool = False
+
+
 class Actor:
     """One simulated client. It survives its connections."""
 
@@ -62,17 +79,21 @@ class Actor:
         self.client: Client | None = None
         self.streams: dict[bytes, Stream] = {}
         self.readings: dict[bytes, Reading] = {}
+        self.healings: dict[bytes, Healing] = {}
         self.asked: dict[int, fr.Frame] = {}
         self.terminal: set[int] = set()
         self.sent: dict[bytes, fr.CoordCommand] = {}
-        self.seen = Visibility.of(self.scopes, 0, key(self.principal))
+        self.capabilities = REPLAY if number != 3 else 0
+        self.seen = Visibility.of(self.scopes, self.capabilities, key(self.principal))
 
     # ---- connection ----
 
     def connect(self) -> None:
-        self.streams, self.readings, self.asked, self.terminal = {}, {}, {}, set()
+        self.streams, self.readings, self.healings, self.asked, self.terminal = {}, {}, {}, {}, set()
         try:
-            self.client = self.sim.world.connect(self.principal, scopes=self.scopes, selected=self.selected)
+            self.client = self.sim.world.connect(
+                self.principal, scopes=self.scopes, capabilities=self.capabilities, selected=self.selected
+            )
         except (AuthorityFenced, ResourceExhausted):
             self.client = None
 
@@ -87,6 +108,11 @@ class Actor:
         client, rng = self.client, self.sim.rng
         if client is None:
             self.connect()
+            return
+        if any(stream.paused and not stream.lost for stream in self.streams.values()) and rng.random() < 0.5:
+            self._heal(client)
+            if rng.random() < 0.8:
+                self.listen()
             return
         choice = rng.randrange(100)
         if choice < 50:
@@ -150,6 +176,22 @@ class Actor:
             count = rng.randrange(9) if reserved else 0
             self._ask(client.applied(reading.begin, count, 1_000 * count))
 
+    def _heal(self, client: Client) -> None:
+        """The next step of a replay, or a new one for a paused subscription."""
+        rng = self.sim.rng
+        held = [healing for healing in self.healings.values() if not healing.given_up]
+        healing = rng.choice(held) if held and rng.random() < 0.9 else None
+        if healing is None:
+            paused = [id_ for id_, stream in self.streams.items() if stream.paused and not stream.lost]
+            if paused:
+                id_ = rng.choice(paused)
+                self._ask(open_replay(client, id_, self.streams[id_].event))
+        elif healing.cursor is not None:
+            self._ask(next_page(client, healing.begin.replay_id, healing.cursor))
+        elif healing.ended:
+            count = rng.randrange(9)
+            self._ask(applied(client, healing.begin, count, 1_000 * count))
+
     def _credit(self, client: Client) -> None:
         rng = self.sim.rng
         for id_, stream in self.streams.items():
@@ -202,17 +244,15 @@ class Actor:
         if isinstance(frame, fr.CoordEvent):
             self._event(frame)
         elif isinstance(frame, fr.Gap):
-            stream = self.streams[frame.subscription_id]
-            assert stream.live
-            assert (frame.last_contiguous_delivery, frame.last_contiguous_event) == (stream.delivery, stream.event)
-            if frame.observed_event is not None:
-                following = self.visible(stream.event, frame.observed_event)
-                assert [event.sequence for event in following] == [frame.observed_event]
-            stream.paused, stream.live = True, False
-            self.sim.gaps[frame.reason] = self.sim.gaps.get(frame.reason, 0) + 1
+            self._gap(frame)
         elif isinstance(frame, fr.CoordErrorFrame):
             if frame.request_id is not None:
-                self._finish(frame.request_id)
+                asked = self._finish(frame.request_id)
+                if isinstance(asked, fr.ReplayNext | fr.ReplayApplied) and frame.code is ErrorCode.CURSOR_INVALID:
+                    # It is over, or this was one page of it too many: the client can not tell and gives it up.
+                    healing = self.healings.get(asked.replay_id)
+                    if healing is not None:
+                        healing.given_up = True
         elif isinstance(frame, fr.CoordCommandResult | fr.OperationResultFrame):
             asked = self._finish(frame.request_id)
             assert isinstance(asked, fr.CoordCommand | fr.GetOperationResult)
@@ -236,11 +276,89 @@ class Actor:
             assert isinstance(asked, fr.Subscribe)
             self.streams[frame.subscription_id] = Stream(asked.after_event_sequence)
         elif isinstance(frame, fr.Ack):
-            asked = self._finish(frame.request_id)
-            assert isinstance(asked, fr.SnapshotApplied)
+            self._acknowledged(self._finish(frame.request_id))
+        elif isinstance(frame, fr.ReplayBegin | fr.ReplayPage | fr.ReplayEnd):
+            self._replayed(frame)
+
+    def _gap(self, frame: fr.Gap) -> None:
+        stream = self.streams[frame.subscription_id]
+        farewell = frame.reason in (GapReason.EPOCH_CHANGED, GapReason.GRANT_REVOKED)
+        if stream.paused:
+            # A second gap: its replay came to nothing, there can be none, or what answered it fell with the connection.
+            lost = [id_ for id_, one in self.healings.items() if one.begin.subscription_id == frame.subscription_id]
+            assert lost or farewell or frame.reason is GapReason.RETENTION
+            for id_ in lost:
+                healing = self.healings.pop(id_)
+                if farewell and healing.ended and frame.last_contiguous_event == healing.begin.replay_cut:
+                    stream.got += [event.event_sequence for event in healing.events]
+                    stream.event = healing.begin.replay_cut
+        assert (frame.last_contiguous_delivery, frame.last_contiguous_event) == (stream.delivery, stream.event)
+        if frame.observed_event is not None:
+            following = self.visible(stream.event, frame.observed_event)
+            assert [event.sequence for event in following] == [frame.observed_event]
+        stream.lost = stream.paused and frame.reason is GapReason.RETENTION
+        stream.paused, stream.live = True, False
+        self.sim.gaps[frame.reason] = self.sim.gaps.get(frame.reason, 0) + 1
+
+    def _acknowledged(self, asked: fr.Frame) -> None:
+        if isinstance(asked, fr.SnapshotApplied):
             self.readings.pop(asked.snapshot_id)
             if asked.subscription_id is not None:
                 self.streams[asked.subscription_id].live = True
+            return
+        assert isinstance(asked, fr.ReplayApplied)
+        healing, stream = self.healings.pop(asked.replay_id), self.streams[asked.subscription_id]
+        assert stream.paused
+        assert stream.event == healing.after
+        stream.got += [event.event_sequence for event in healing.events]
+        stream.event = healing.begin.replay_cut
+        stream.paused, stream.live = False, True
+        self.sim.healed += 1
+
+    def _replayed(self, frame: fr.ReplayBegin | fr.ReplayPage | fr.ReplayEnd) -> None:
+        if isinstance(frame, fr.ReplayBegin):
+            asked = self.asked[frame.request_id]
+            assert isinstance(asked, fr.OpenReplay)
+            assert frame.replay_cut <= self.sim.world.disk.last_sequence
+            self.healings[frame.replay_id] = Healing(frame, asked.after_event_sequence, frame.first_cursor)
+            if frame.first_cursor is not None:
+                self._finish(frame.request_id)
+            return
+        healing = self.healings.get(frame.replay_id)
+        if isinstance(frame, fr.ReplayEnd) or frame.next_cursor is not None:
+            self._finish(frame.request_id)
+        if healing is None:
+            return
+        if isinstance(frame, fr.ReplayEnd):
+            self._replay_end(healing, frame)
+        else:
+            assert frame.cursor == healing.cursor
+            assert 0 < len(frame.events) <= self.selected.page_records
+            healing.events += frame.events
+            healing.cursor = frame.next_cursor
+
+    def _replay_end(self, healing: Healing, frame: fr.ReplayEnd) -> None:
+        """The replay is every visible event up to its cut, each once, as it is on the disk."""
+        healing.ended = True
+        begin, authority = healing.begin, self.sim.world.authority
+        wanted = self.visible(healing.after, begin.replay_cut)
+        assert begin.first_event == (wanted[0].sequence if wanted else None)
+        assert [(event.event_sequence, event.event_id, event.payload) for event in healing.events] == [
+            (event.sequence, event.event_id, event.payload) for event in wanted
+        ]
+        assert frame.event_count == len(wanted)
+        digest = ReplayDigest(
+            authority.coordinator_id,
+            authority.epoch,
+            authority.activation_sequence,
+            begin.subscription_id,
+            healing.after,
+            begin.replay_cut,
+            len(wanted),
+        )
+        for event in healing.events:
+            digest.update(event.encode())
+        assert frame.canonical_sha256 == digest.digest()
 
     def _finish(self, request: int) -> fr.Frame:
         """The one terminal reply of a request (P13-08)."""

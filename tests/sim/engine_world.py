@@ -53,6 +53,7 @@ class Simulation:
         self.gaps: dict[GapReason, int] = {}
         self.digests: dict[tuple[Visibility, int, int], bytes] = {}
         self.crashes = 0
+        self.healed = 0
         self.epoch = 1
         self.world = self._start(Disk(), START)
         self.actors = [Actor(self, number) for number in range(len(PRINCIPALS))]

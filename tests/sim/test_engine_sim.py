@@ -26,6 +26,11 @@ STEPS = 1500
     "P10-14",
     "P10-18",
     "P10-20",
+    "P10-25",
+    "P10-27",
+    "P10-30",
+    "P10-34",
+    "P10-35",
     "P10-37",
     "P13-08",
     "P3-50",
@@ -47,13 +52,14 @@ def test_random_history(seed: int) -> None:
 
 
 def test_the_seeds_reach_what_they_are_for() -> None:
-    """Crashes, gaps of several kinds, results and snapshots all occur, or the simulation proves nothing."""
-    crashes, gaps, results, snapshots = 0, set(), 0, 0
+    """Crashes, gaps of several kinds, results, snapshots and replays all occur, or the simulation proves nothing."""
+    crashes, gaps, results, snapshots, healed = 0, set(), 0, 0, 0
     for seed in range(25):
         simulation = Simulation(seed)
         for _ in range(STEPS):
             simulation.step()
         crashes += simulation.crashes
+        healed += simulation.healed
         gaps |= set(simulation.gaps)
         results += len(simulation.results)
         snapshots += len(simulation.digests)
@@ -61,3 +67,4 @@ def test_the_seeds_reach_what_they_are_for() -> None:
     assert len(gaps) == 5, gaps
     assert results > 500
     assert snapshots > 100
+    assert healed > 10

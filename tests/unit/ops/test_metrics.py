@@ -71,6 +71,8 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     assert seen['sidecar_frames_total{direction="in",type="other"}'] == 2
     assert seen['sidecar_frames_total{direction="out",type="ack"}'] == 1
     assert seen['sidecar_handshakes_total{outcome="ok"}'] == 1
+    assert seen['sidecar_handshake_seconds_bucket{le="0.02"}'] == 1
+    assert seen['sidecar_handshake_seconds_bucket{le="0.01"}'] == 0
     assert seen['sidecar_commands_total{kind="create_objective",outcome="succeeded"}'] == 1
     assert seen['sidecar_refusals_total{code="scope_denied"}'] == 1
     assert seen['sidecar_gaps_total{reason="grant_revoked"}'] == 1

@@ -19,13 +19,14 @@ from sidecar.base.ed25519 import SigningKey
 from sidecar.base.secret import Secret
 from sidecar.base.unixsocket import SocketFile
 from sidecar.base.witnessing import Refusal, WitnessRefused, WitnessUnavailable
-from sidecar.coordinator.authority.activation import activate
+from sidecar.coordinator.authority.activation import Authority, activate
 from sidecar.coordinator.authority.certificate import WitnessPin, sign_certificate
 from sidecar.coordinator.authority.keyfile import init_authority_key
 from sidecar.coordinator.authority.registry import RegistryWatcher, add_key
 from sidecar.coordinator.authority.renewal import Renewer
 from sidecar.coordinator.engine.core import Engine
 from sidecar.coordinator.engine.policy import Policy
+from sidecar.coordinator.machines.authority import AuthorityState
 from sidecar.coordinator.server import SILENT_SECONDS, CoordinatorServer, Parts
 from sidecar.coordinator.session import HandshakeEnv
 from sidecar.coordinator.store.sqlite import SqliteStore
@@ -96,6 +97,7 @@ class Rig:
         self.witness = InProcessWitness(self.clock, life)
         self.store = SqliteStore.open(directory / "store", entropy=os.urandom)
         activation = activate(self.store, self.witness, entropy=os.urandom, clock=self.clock, pin=pin)
+        self.activation = activation
         self.metrics = Metrics()
         self.log = io.StringIO()
         policy = Policy()
@@ -170,6 +172,7 @@ async def test_an_engine_that_fenced_itself_ends_the_server(directory: Path) -> 
     rig.engine.fence("a counter is at its end")
     assert await task == "a counter is at its end"
     assert rig.witness.relinquished == []
+    assert rig.activation.stage is AuthorityState.FENCED
     assert rig.events()[-1] == "authority_fenced"
     assert not rig.path.exists()
     rig.store.close()
@@ -190,6 +193,28 @@ async def test_everybody_is_told_of_a_fence_in_the_handshake_too(directory: Path
         assert await asyncio.to_thread(peer.refusal) == ErrorCode.AUTHORITY_FENCED
         peer.close()
     assert await task == "a counter is at its end"
+    rig.store.close()
+
+
+@pytest.mark.req("P12-13", "P12-15")
+@rigged
+async def test_a_renewal_is_everybody_s(directory: Path) -> None:
+    rig = Rig(directory)
+    task = await rig.serving()
+    held, renewed, renew = rig.engine.authority, asyncio.Event(), rig.engine.renew
+
+    def noticed(authority: Authority) -> None:
+        renew(authority)
+        renewed.set()
+
+    rig.engine.renew = noticed  # type: ignore[assignment,method-assign]
+    rig.skip = Now(40.0, 40.0)
+    await asyncio.wait_for(renewed.wait(), 20)
+    assert rig.activation.authority is rig.engine.authority is not held
+    assert rig.activation.authority.guard == held.guard
+    rig.stop.set()
+    assert await task is None
+    assert rig.activation.stage is AuthorityState.STOPPED
     rig.store.close()
 
 

@@ -58,6 +58,21 @@ def test_hello_is_awaited_for_ten_seconds_and_pings_do_not_extend_it() -> None:
     assert wire.house.world.observer.named("handshake", "timeout") == 1
 
 
+def test_every_handshake_is_timed_from_the_first_moment_to_its_end() -> None:
+    house = House()
+    good, slow, gone, told = [house.open() for _ in range(4)]
+    good.hello()
+    slow.hello()
+    later(good, 2.5)
+    good.respond()
+    assert good.take(fr.CoordHelloOk)
+    later(slow, 2.5)
+    gone.session.eof(gone.now)
+    told.send(fr.CoordErrorFrame(code=ErrorCode.INTERNAL, message="bye"))
+    timed = [call[1:] for call in house.world.observer.calls if call[0] == "handshake"]
+    assert timed == [("ok", 2.5), ("timeout", 5.0), ("closed", 5.0), ("peer_error", 5.0)]
+
+
 def test_an_active_connection_has_no_handshake_timer() -> None:
     wire = House().login()
     later(wire, 100.0)

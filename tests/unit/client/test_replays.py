@@ -79,6 +79,7 @@ def test_hidden_events_end_in_the_cut() -> None:
     replayed(rig)
     replay = rig.one(ev.ReplayReady).replay
     assert ([event.sequence for event in replay.events], replay.through) == ([2], 4)
+    assert rig.session.projection(subscription_of(rig)).cut == 4
     assert pumped(rig, objective(3)).of(ev.WorkEvent)[-1].sequence == 5
     rig.server.gap(stream_of(rig))
     rig.world.put(objective(4))

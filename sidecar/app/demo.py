@@ -138,5 +138,7 @@ def next_steps(dev: Dev) -> str:
             "and in a third one, while it runs:",
             f"   {create}",
             f"   kill -9 {dev.ready['coordinator']['pid']}   # the coordinator: it comes back, and the watch heals",
+            "Who is connected, what lags and which limit is near, live:",
+            f"   {cli_command(root, 'top')}",
         ]
     )

@@ -27,7 +27,7 @@ _HELP = {
     ExitCode.INTERNAL: "unexpected failure; the log has the details",
     ExitCode.USAGE: "wrong command line",
     ExitCode.UNAVAILABLE: "the witness cannot be reached or refused the activation; start again later",
-    ExitCode.CANNOT_BIND: "the socket or the health listener cannot be opened, or somebody else serves there",
+    ExitCode.CANNOT_BIND: "a socket or the health listener cannot be opened, or somebody else serves there",
     ExitCode.STORE: "the store is locked, damaged, read-only or of a newer schema",
     ExitCode.FENCED: "authority was lost while running; every client was told, start again to activate anew",
     ExitCode.CONFIG: "the configuration, the authority key or the registry is missing, unsafe or not valid",

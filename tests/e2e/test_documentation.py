@@ -82,3 +82,22 @@ def test_no_page_links_to_what_is_not_there() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_commands_for_the_night_run_as_written(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (script,) = blocks(page.split("## What is going on, at 3 a.m.\n")[1].split("\n## ")[0])
+    with dev_set(tmp_path / ".sidecar") as running:
+        assert Path(running.ready["coordinator"]["admin_socket"]).is_socket()
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    for told in ("so far     commands 0", "RESOURCE", "FAULT at 0x0011, E-04", "snapshot  cut"):
+        assert told in done.stdout

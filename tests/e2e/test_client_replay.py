@@ -173,7 +173,8 @@ async def test_a_replay_above_the_clients_bound_is_left_for_a_snapshot(cluster: 
 async def test_replays_that_race_with_overflow_lose_and_repeat_nothing(cluster: Cluster) -> None:
     """Pages of one event make a replay slow enough that the stream may overflow again while it runs."""
     pins = Pins()
-    total = 2 * (OVERFLOWING + 700)
+    before, meanwhile = 1300, 1100
+    total = 2 * (before + meanwhile)
     async with (
         await connect(cluster, pins, limits=replace(NARROW, page_records=1)) as slow,
         await connect(cluster, pins) as fast,
@@ -182,9 +183,9 @@ async def test_replays_that_race_with_overflow_lose_and_repeat_nothing(cluster: 
         lagging = await slow.subscribe(EventCut(0))
         following = await fast.subscribe(EventCut(0))
         reading = asyncio.ensure_future(take(following, total))
-        await create(writer, OVERFLOWING)
+        await create(writer, before)
         seen = await until_lost(lagging)
-        writing = asyncio.ensure_future(create(writer, 700))
+        writing = asyncio.ensure_future(create(writer, meanwhile))
         while lagging.projection.cut < total:
             try:
                 seen += (await slow.replay(lagging)).events

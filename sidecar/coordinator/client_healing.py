@@ -21,13 +21,15 @@ class ClientHealing(ClientRequests):
     """A connection that can replay what a paused stream missed."""
 
     def replayable(self, subscription_id: SubscriptionId) -> bool:
-        """Can a replay heal this subscription? It needs EVENT_REPLAY and a stream that the server paused (P10-22).
+        """Can a replay heal this subscription? It needs EVENT_REPLAY and a stream that the server paused (P10-22); a
+        subscription ends with its connection (OPEN P10-d).
 
         Where this side found the fault there is nothing to replay from: such a connection is not believed any more.
         """
         stream = self._streams.get(subscription_id)
         return (
             stream is not None
+            and not self.closing
             and stream.state is StreamState.PAUSED_GAP
             and stream.heal_from is not None
             and bool(self.welcome.capabilities & Capability.EVENT_REPLAY)

@@ -64,6 +64,16 @@ def test_only_a_paused_stream_is_replayed() -> None:
     assert rig.session.sync is SyncState.STALE
 
 
+@pytest.mark.req("P10-19", "P10-22")
+def test_a_paused_stream_ends_with_its_connection() -> None:
+    rig = paused(objective(2))
+    assert rig.session.replayable(subscription_of(rig))
+    rig.session.eof(rig.now)
+    assert not rig.session.replayable(subscription_of(rig))
+    with pytest.raises(LocalProtocolError):
+        rig.session.open_replay(subscription_of(rig))
+
+
 @pytest.mark.req("P10-12")
 def test_what_this_side_found_is_not_healed_by_a_replay() -> None:
     rig = Rig(replaying_world()).start()

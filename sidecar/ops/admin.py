@@ -38,7 +38,9 @@ REQUEST_SECONDS: Final = 2.0
 """From accept to the end of the headers, however slowly they come."""
 ANSWER_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 0.1
-"""An answer younger than this is given again: polling, however fast, costs the event loop ten looks a second."""
+"""An answer younger than this is given again, and one younger than `REST` times what it took to make it: however often
+and by how many it is asked, the event loop spends at most a tenth of its time on it."""
+REST: Final = 10
 
 _SHORT_OF: Final = frozenset({errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.ENOBUFS})
 """What an accept may be short of for a while."""
@@ -64,7 +66,7 @@ class AdminServer:
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._answer = b""
-        self._answered = -FRESH_SECONDS
+        self._stale_at = 0.0
 
     def start(self) -> None:
         """Bind and serve."""
@@ -158,10 +160,11 @@ class AdminServer:
     def _look(self) -> bytes:
         """The document; one look at a time."""
         with self._looking:
-            if time.monotonic() - self._answered >= FRESH_SECONDS:
+            asked = time.monotonic()
+            if asked >= self._stale_at:
                 document = {"version": VERSION, **self._source()}
                 self._answer = json.dumps(document, separators=(",", ":")).encode()
-                self._answered = time.monotonic()
+                self._stale_at = asked + max(FRESH_SECONDS, REST * (time.monotonic() - asked))
             return self._answer
 
     def _refuse(self, outcome: str, status: HTTPStatus, text: str) -> bytes:

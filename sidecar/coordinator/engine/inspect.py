@@ -6,6 +6,7 @@ with connections, subscriptions and leases, which the server's quotas bound.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from sidecar.coordinator.wire.ids import U64_MAX
 
 Document = dict[str, Any]
 
+_RESOURCES: Final = tuple((resource, resource.label) for resource in Resource)
 _BROKEN: Final = frozenset({SubscriptionState.PAUSED_GAP, SubscriptionState.REPLAYING})
 """States in which what happens is not delivered."""
 
@@ -58,8 +60,8 @@ def inspect(runtime: Runtime, connections: Sequence[Connection]) -> tuple[Docume
 def quotas_of(quota: Quota) -> Document:
     """Used and cap of each resource of one level; a cap of null where this level has none of its own."""
     return {
-        resource.label: {"used": quota.used(resource), "cap": _cap(quota.limit(resource))}
-        for resource in Resource
+        label: {"used": quota.used(resource), "cap": _cap(quota.limit(resource))}
+        for resource, label in _RESOURCES
         if quota.limit(resource) != U64_MAX or quota.used(resource)
     }
 
@@ -72,8 +74,8 @@ def _connection(runtime: Runtime, conn: Connection) -> Document:
     control_frames, control_bytes = conn.control_load
     return {
         "key_id": digest_text(conn.grant.key_id),
-        "scopes": _names(Scope(conn.grant.scopes)),
-        "capabilities": _names(Capability(conn.capabilities)),
+        "scopes": _names(Scope, conn.grant.scopes),
+        "capabilities": _names(Capability, conn.capabilities),
         "grant_seconds": max(0.0, conn.grant.expires_at - runtime.now.wall),
         "requests": len(conn.requests),
         "backlog_bytes": conn.backlog_bytes,
@@ -88,8 +90,9 @@ def _connection(runtime: Runtime, conn: Connection) -> Document:
     }
 
 
-def _names(bits: Scope | Capability) -> list[str]:
-    return [bit.name or "" for bit in type(bits) if bit & bits]
+@functools.lru_cache(64)
+def _names(kind: type[Scope | Capability], bits: int) -> tuple[str, ...]:
+    return tuple(bit.name or "" for bit in kind if int(bit) & bits)
 
 
 def _subscription(runtime: Runtime, sub: Subscription) -> Document:

@@ -175,6 +175,17 @@ def test_a_source_that_cannot_tell_is_said_and_asked_again(rig: Rig) -> None:
     assert (rig.count("unavailable"), rig.count("ok")) == (1, 1)
 
 
+@pytest.mark.parametrize(("rest", "looks"), [(0, 2), (10**9, 1)])
+def test_a_look_is_followed_by_a_rest_in_proportion(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, rest: int, looks: int
+) -> None:
+    """What the loop spends on being looked at is a share of its time, not a matter of how often it is asked."""
+    monkeypatch.setattr(admin, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(admin, "REST", rest)
+    assert fetch(rig.path)["looks"] == 1
+    assert fetch(rig.path)["looks"] == rig.looks == looks
+
+
 def test_another_user_is_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel names the peer; here the server is the one that believes to be another user."""
     real = os.geteuid()

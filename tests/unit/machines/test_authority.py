@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Process:
         self.house.open()
 
     def renew(self) -> None:
-        """A renewal as the witness grants it, if it still does; else one that it granted before."""
+        """A renewal as the witness grants it."""
         held = self.activation.authority
         self.house.clock.advance(LIFE / 2)
         renewer = Renewer(held, self.house.witness.pin)
@@ -54,7 +55,8 @@ class Process:
         self.activation.renewed(renewer.authority)
 
     def renewed_late(self) -> None:
-        self.activation.renewed(self.activation.authority)
+        held = self.activation.authority
+        self.activation.renewed(dataclasses.replace(held, deadline_mono=held.deadline_mono + LIFE))
 
     def fail(self) -> None:
         with pytest.raises(OSError, match="disk"), self.activation.stopped_by_failure():

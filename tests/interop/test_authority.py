@@ -25,7 +25,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
-@pytest.mark.req("P4-07", "P4-08", "P4-09", "P8-09", "P8-17", "P12-14", "P14-06", "W2-01", "W2-08", "P13-07", "P10-14")
+@pytest.mark.req("P4-07", "P4-08", "P4-09", "P8-09", "P8-17", "P12-14", "P14-06", "W2-01", "P10-14")
 def test_a_crash_changes_the_activation_and_nothing_else() -> None:
     with running(SHORT_CERTIFICATE_SECONDS) as server:
         operation_id, values = secrets.token_bytes(16), objective()
@@ -61,7 +61,7 @@ def goodbye(client: Client, reason: e.GapReason, code: e.ErrorCode) -> None:
     ]
 
 
-@pytest.mark.req("P12-16", "P12-17", "P12-24", "P10-17", "P13-05")
+@pytest.mark.req("P12-16", "P12-17", "P10-17", "P13-05")
 def test_without_its_witness_a_server_ends_every_session() -> None:
     with running(SHORT_CERTIFICATE_SECONDS) as server, server.client() as client, server.client() as other:
         follow(client)

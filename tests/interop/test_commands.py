@@ -55,7 +55,7 @@ def test_what_does_not_change_the_command(client: Client, writer: Client) -> Non
     assert first == raw_command(writer, operation_id, CREATE, payload, preconditions=[])
 
 
-@pytest.mark.req("P8-03", "P8-06", "P8-07", "P8-10", "P14-07")
+@pytest.mark.req("P8-06", "P8-07", "P8-10", "P14-07")
 def test_what_does_change_the_command(client: Client) -> None:
     ref = create(client)
     operation_id = secrets.token_bytes(16)
@@ -79,7 +79,7 @@ def test_what_does_change_the_command(client: Client) -> None:
     assert client.lookup(operation_id) == first
 
 
-@pytest.mark.req("P8-03", "P8-05")
+@pytest.mark.req("P8-05")
 def test_preconditions_in_another_order_are_the_same(client: Client) -> None:
     refs = sorted((create(client) for _ in range(3)), key=lambda ref: ref.key)
     operation_id = secrets.token_bytes(16)

@@ -65,7 +65,9 @@ def end_by_errors(server: Server, client: Client) -> set[Type]:
     return seen
 
 
-@pytest.mark.req("P7-01", "P7-06", "P7-07", "P7-08", "P7-11", "P12-13", "P12-15", "P13-08", "P13-09", "P14-13", "P5-16")
+@pytest.mark.req(
+    "P7-01", "P7-06", "P7-07", "P7-08", "P7-11", "P12-13", "P12-15", "P13-08", "P13-09", "P14-13", "P5-16", "P9-17"
+)
 def test_every_frame_type_goes_over_the_wire() -> None:
     with (
         running(certificate_seconds=6) as server,  # renewed at half of it

@@ -136,7 +136,7 @@ SPOILERS: tuple[Callable[[bytes, random.Random], bytes], ...] = (_bytes, _fields
 # ---- two verdicts ----
 
 
-def own_verdict(frame_type: Type, body: bytes) -> bool | None:
+def own_verdict(frame_type: Type, body: bytes, guard: r.Guard) -> bool | None:
     """Whether the frame is malformed by this reading; None where more than its form decides."""
     try:
         found = dict(split(body))
@@ -145,6 +145,8 @@ def own_verdict(frame_type: Type, body: bytes) -> bool | None:
             if kind not in list(e.CommandKind):
                 return None  # gated, and its payload is of no known form (OPEN P7-k)
         values = SHAPES[frame_type].body.decode(body)
+        if values.get("authority_guard", guard) != guard:
+            return None  # stale, and what is inside its fields may be read before or after that (OPEN P8-b)
         if frame_type is Type.COORD_COMMAND:
             payload = r.COMMAND_PAYLOADS[values["command_kind"]].decode(values["payload"])
             if payload.get("schema", 1) != 1:
@@ -211,7 +213,7 @@ def judge(server: Server, frame_type: Type, seed: int) -> None:
     chance = random.Random(seed)
     with server.client(capabilities=0x1F) as client:
         body = spoil(encode_body(frame_type, good(client, chance)[frame_type]), chance)
-        compare(client.connection, frame_type, body, own_verdict(frame_type, body))
+        compare(client.connection, frame_type, body, own_verdict(frame_type, body, client.guard))
 
 
 def judge_login(server: Server, frame_type: Type, seed: int) -> None:

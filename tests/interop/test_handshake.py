@@ -72,7 +72,7 @@ def test_the_size_of_a_handshake_frame(server: Server, connection: Connection) -
     refuses(late, header(16_385, Type.WORKLOAD_RESPONSE), e.ErrorCode.FRAME_TOO_LARGE)
 
 
-@pytest.mark.req("P5-03", "W3-03", "W10-01", "P14-03", "P12-33")
+@pytest.mark.req("P5-03", "W3-03", "W10-01", "P14-03")
 @pytest.mark.parametrize(("field", "value"), [("major", 1), ("minor", 0), ("minor", 2), ("major", 0xFFFF)])
 def test_the_version_is_judged_first(connection: Connection, field: str, value: int) -> None:
     garbage = {**hello(), VERSION_FIELD[field]: U16.write(value), 7: U32.write(0), 13: b"garbage"}

@@ -244,6 +244,7 @@ def test_top_on_a_terminal_is_refreshed_in_place(cluster: Cluster) -> None:
             screen.wait_for("LIVE STALLED")
             screen.wait_for(sub.hex()[:12])
             assert screen.rows_with("coordinator ") == [0], "one view, drawn over the last one"
+            assert screen.raw.count("\x1b[2J") == 1, "and never wiped in between"
             assert "\x1b[33m" in screen.raw
             screen.resize(rows=8, columns=40)
             screen.wait_for("more lines")

@@ -84,6 +84,8 @@ def changed(data: bytes, at: int, new: bytes) -> bytes:
 EVENT = bytes.fromhex(fix.VECTORS["COORD_EVENT delivery 1"])
 OTHER_EVENT = EVENT.replace(b"\x22" * 16, b"\x21" * 16, 1)
 SCHEMA_FIELD = bytes.fromhex("0204020001")
+OBJECTIVE = bytes.fromhex(fix.VECTORS["OP-B preconditions image (sorted)"])[2:28]
+TWICE = COMMAND[5:] + bytes([6, 4, 2 + 2 * len(OBJECTIVE), 0, 2]) + 2 * OBJECTIVE
 FAULTS: dict[str, tuple[bytes, str, int]] = {
     "non-minimal varint": (ack("8100040400000007"), "E-04", 5),
     "varint that ends early": (ack("80"), "E-04", 5),
@@ -105,6 +107,7 @@ FAULTS: dict[str, tuple[bytes, str, int]] = {
     "cut off": (PING[:-1], "P3-01", 0),
     "no header": (PING[:3], "P3-01", 0),
     "command field missing": (COMMAND.replace(SCHEMA_FIELD, b"\x09" + SCHEMA_FIELD[1:]), "P7-16", len(COMMAND)),
+    "precondition twice": (message(FrameType.COORD_COMMAND, TWICE), "P8-04", len(TWICE) + 5 - len(OBJECTIVE)),
     "all zero id": (COMMAND.replace(b"\x22" * 16, bytes(16)), "P4-01", COMMAND.index(b"\x22" * 16)),
     "event about another object": (OTHER_EVENT, "P7-21", EVENT.rindex(b"\x09\x04") + 3),
 }  # fmt: skip

@@ -35,6 +35,14 @@ def test_dropped_events_are_gone_at_once_and_indexes_stay_right_for_ever() -> No
             log[missing]
 
 
+def test_what_lies_behind_an_event() -> None:
+    log = EventLog([event(sequence) for sequence in range(8, 13)], 12)
+    log.drop_before(10)
+    for sequence, behind in ((0, [10, 11, 12]), (9, [10, 11, 12]), (10, [11, 12]), (12, []), (13, [])):
+        assert [entry.event.sequence for entry in log.after(sequence)] == behind
+    assert EventLog([], 5).after(5) == []
+
+
 def test_the_bound_of_bytes_may_empty_the_log() -> None:
     log = EventLog([], 5)
     log.append([event(6, bytes(500))])

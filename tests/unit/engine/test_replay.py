@@ -163,7 +163,13 @@ def test_the_resumed_credit_is_all_the_credit_there_is(
 
 @pytest.mark.req("P10-33")
 def test_a_resumed_subscription_that_had_stalled_is_woken_by_the_next_event(reader: Client, maker: Client) -> None:
-    replay = Replay(reader, pause(reader, maker), 0)
+    subscription = reader.live(0, 0, 0)
+    make(maker, 1)
+    assert reader.pull() == []
+    assert state(reader, subscription).stalled
+    make(maker, QUEUE, 50)
+    reader.pull()
+    replay = Replay(reader, subscription, 0)
     assert replay.apply() == []
     before = reader.wakes
     maker.done(maker.create(7))
@@ -217,6 +223,18 @@ def test_what_is_not_retained_is_a_gap_and_leaves_the_snapshot() -> None:
     reader.ask(reader.applied(snapshot.begin, 10, 10_000))
     make(maker, 1, 700)
     assert [event.event_sequence for event in reader.pull() if isinstance(event, fr.CoordEvent)] == [33]
+
+
+@pytest.mark.req("P10-28")
+@pytest.mark.parametrize(("retained", "heals"), [(20, True), (19, False)])
+def test_one_missing_event_is_one_too_many(retained: int, heals: bool) -> None:
+    world = small_world(event_count=retained)
+    reader, maker = reader_of(world), world.connect(2)
+    subscription = pause(reader, maker, missed=QUEUE + 1)
+    make(maker, 1, 500)
+    assert world.engine.stats().durable_sequence == 20
+    kinds = [type(frame) for frame in reader.ask(open_replay(reader, subscription, 0))]
+    assert kinds == ([fr.ReplayBegin] if heals else [fr.Gap, fr.CoordErrorFrame])
 
 
 @pytest.mark.req("P10-28")

@@ -1,6 +1,6 @@
 """One principal floods a real server: how many of its commands come before another's is counted, not timed.
 
-The server is stopped (SIGSTOP) while the flood and the other's one command are sent, so that it finds all of it at once;
+The server is stopped (SIGSTOP) while the flood and the other command are sent, so that it finds all of it at once;
 the event sequence of each result tells the order in which the commands were executed.
 """
 

@@ -44,8 +44,12 @@ class Policy:
     """Events of the retained log."""
     storage_bytes: int = 512 * 1_048_576
     """Bytes of all record images; above it new work is refused, old results stay readable (P5-11)."""
-    batch_events: int = 256
-    """Events after which a batch takes no further transaction; below the unsent queue of a subscription."""
+    batch_events: int = 128
+    """Events after which a batch takes no further transaction; below the unsent queue of a subscription.
+
+    More would share an fsync among more commands, fewer would let a newcomer wait for less: at this size the fsync is
+    already a small part of what a full batch takes.
+    """
     batch_bytes: int = 1_048_576
     """Payload bytes of events after which it takes none; far below the event log, or readers could not keep up."""
     prune_batch: int = 256

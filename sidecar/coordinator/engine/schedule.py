@@ -172,8 +172,8 @@ class Backlog:
         if was_congested and not conn.congested:
             conn.wake()
         self._runtime.observer.command_wait(self._runtime.now.mono - work.arrived)
-        # Revoked or expired since the frame came: it has no effect any more (P6-07, W8-07).
-        if not self._may_act(conn):
+        # Closing, revoked or expired since the frame came: it has no effect any more (P6-07, W8-07, W8-10).
+        if conn.closing is not None or not self._may_act(conn):
             return
         try:
             work.run()

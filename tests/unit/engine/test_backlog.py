@@ -111,7 +111,7 @@ def test_a_batch_is_full_by_bytes_too(world: World) -> None:
 
 def test_a_turn_of_lookups_is_bounded_and_says_that_there_is_more(world: World) -> None:
     client = world.connect()
-    for _ in range(256):
+    for _ in range(world.policy.batch_events):
         client.send(client.lookup(id16(1)))
     other = world.connect()
     for _ in range(10):
@@ -122,7 +122,7 @@ def test_a_turn_of_lookups_is_bounded_and_says_that_there_is_more(world: World) 
     assert world.engine.take_batch(world.now) is None
     assert not world.engine.can_take(world.now)
     assert not world.engine.waiting
-    assert len(client.pull()) == 256
+    assert len(client.pull()) == world.policy.batch_events
     assert len(other.pull()) == 10
 
 
@@ -201,14 +201,27 @@ def test_work_of_a_connection_that_is_gone_is_dropped_and_its_requests_are_free(
 
 @pytest.mark.req("P12-17")
 def test_a_fence_drops_what_waits_and_answers_none_of_it(world: World) -> None:
-    client = world.connect()
+    client, closing = world.connect(1), world.connect(2)
     client.send(client.create(1))
+    closing.send(closing.create(2))
+    closing.conn.close(ProtocolViolation("on its way out"))
     world.engine.fence("the store lock was lost")
     assert world.engine.stats().backlog == 0
     assert not world.engine.can_take(world.now)
     with pytest.raises(Fenced):
         world.engine.take_batch(world.now)
     assert [getattr(frame, "code", None) for frame in client.pull()] == [ErrorCode.AUTHORITY_FENCED]
+
+
+@pytest.mark.req("W8-10")
+def test_work_of_a_connection_that_is_closing_has_no_effect(world: World) -> None:
+    client = world.connect()
+    client.send(client.create(1))
+    client.conn.close(ProtocolViolation("on its way out"))
+    assert world.engine.take_batch(world.now) is None
+    assert (world.engine.stats().backlog, world.engine.stats().head_sequence) == (0, 0)
+    client.detach()
+    assert world.used() == {}
 
 
 @pytest.mark.req("P13-05", "P7-26")

@@ -170,6 +170,7 @@ async def test_a_newcomer_is_in_the_next_batch_behind_the_one_on_its_way(stage: 
     stage.gate.set()
     await stage.committer.drain()
     assert key(2) in order[0], "the commit that follows the one that stood at the gate"
+    assert len(order[0]) <= stage.world.policy.batch_events // 2, "one batch, not all that waits"
     assert len(results(crowd)) == 256
     assert len(results(newcomer)) == 1
 

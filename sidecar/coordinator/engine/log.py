@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from sidecar.coordinator.engine.state import Event
 from sidecar.coordinator.wire.enums import EventKind, ObjectKind
-from sidecar.coordinator.wire.events import EVENT_HEAD_BYTES, IMAGE_HEAD_BYTES, event_image, event_tail
+from sidecar.coordinator.wire.events import EVENT_HEAD_BYTES, event_image, event_tail
 from sidecar.coordinator.wire.ids import EventId, EventSequence, ObjectId, ObjectRevision
 from sidecar.coordinator.wire.records import ObjectRef, ReplayEvent
 
@@ -44,11 +44,6 @@ class LogEntry:
         """The event as a replay page carries it. Not kept: most events are never replayed."""
         sequence, event_id, kind, object_kind, object_id, revision, schema, payload, _ = self.event
         return event_image(sequence, event_id, kind, object_kind, object_id, revision, schema, payload)
-
-    @property
-    def image_size(self) -> int:
-        """Bytes of the image."""
-        return IMAGE_HEAD_BYTES + len(self.event.payload)
 
 
 def replay_event(event: Event) -> ReplayEvent:

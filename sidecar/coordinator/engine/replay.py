@@ -10,11 +10,12 @@ from sidecar.coordinator.engine.observer import Observer
 from sidecar.coordinator.engine.pages import page_room
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import CURSOR_BYTES, Runtime
-from sidecar.coordinator.engine.subscription import Streams
+from sidecar.coordinator.engine.subscription import Streams, Subscription
 from sidecar.coordinator.machines.lease import LeaseEvent
 from sidecar.coordinator.machines.subscription import SUBSCRIPTION, SubscriptionEvent
 from sidecar.coordinator.wire.enums import Capability, FrameType, GapReason
 from sidecar.coordinator.wire.errors import CapabilityRequired, ResourceExhausted
+from sidecar.coordinator.wire.events import IMAGE_HEAD_BYTES
 from sidecar.coordinator.wire.frames import OpenReplay, ReplayApplied, ReplayBegin, ReplayEnd, ReplayNext
 from sidecar.coordinator.wire.ids import EventCut, EventSequence, ReplayId, replay_id
 from sidecar.coordinator.wire.limits import LEASE_SECONDS
@@ -70,9 +71,7 @@ class Replays:
         if sub.cursor + 1 < log.first:
             self._streams.tell_gap(sub, GapReason.RETENTION)
             SUBSCRIPTION.after(state, SubscriptionEvent.OPEN_REPLAY_LOST)
-        entries = [entry for entry in log.after(sub.cursor) if sub.visibility.sees_event(entry.event)]
-        self._check_sizes(conn, entries)
-        pinned = sum(entry.image_size for entry in entries)
+        entries, pinned = self._missed(sub)
         runtime.charge(conn.quota, [(Resource.LEASES, 1), (Resource.PINNED_BYTES, pinned)])
         authority, cut = runtime.authority, log.head
         lease = ReplayLease(
@@ -107,12 +106,24 @@ class Replays:
         self._leases.begin(lease, begin.encode(), frame.request_id)
         return lease.expires
 
-    def _check_sizes(self, conn: Connection, entries: list[LogEntry]) -> None:
-        """An event is never split: who negotiated less than one needs heals by a snapshot (OPEN P3-g)."""
-        room = page_room(conn.selected.page_bytes, CURSOR_BYTES)
-        for entry in entries:
-            if entry.image_size > room or len(entry.event.payload) > conn.selected.typed_payload:
-                raise ResourceExhausted("an event is larger than the selected limits")
+    def _missed(self, sub: Subscription) -> tuple[list[LogEntry], int]:
+        """The visible events behind the pause, and the bytes of their images.
+
+        An event is never split: a peer that negotiated less than one needs heals by a snapshot (OPEN P3-g). The whole
+        log may have to be looked at in one go, so that this loop makes no more calls than it has to.
+        """
+        selected, families, sees = sub.conn.selected, sub.visibility.families, sub.visibility.sees_event
+        most = min(selected.typed_payload, page_room(selected.page_bytes, CURSOR_BYTES) - IMAGE_HEAD_BYTES)
+        entries, nbytes = [], 0
+        for entry in self._runtime.log.after(sub.cursor):
+            event = entry.event
+            if event.object_kind in families or sees(event):
+                size = len(event.payload)
+                if size > most:
+                    raise ResourceExhausted("an event is larger than the selected limits")
+                entries.append(entry)
+                nbytes += size
+        return entries, nbytes + IMAGE_HEAD_BYTES * len(entries)
 
     def next(self, conn: Connection, frame: ReplayNext) -> None:
         """REPLAY_NEXT."""

@@ -14,6 +14,7 @@ from sidecar.coordinator.engine.subscription import SubscriptionState
 from sidecar.coordinator.machines.subscription import SubscriptionEvent
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import Capability, ErrorCode, EventKind, FrameType, ObjectKind, Scope
+from sidecar.coordinator.wire.events import IMAGE_HEAD_BYTES
 from sidecar.coordinator.wire.ids import ReplayId
 from sidecar.coordinator.wire.limits import LEASE_SECONDS, Limits, QuotaCaps
 from sidecar.coordinator.wire.records import ReplayEvent
@@ -109,7 +110,7 @@ def test_an_image_made_of_columns_is_the_image_of_the_record() -> None:
     for image in (EVENT_10, EVENT_12):
         entry = LogEntry(stored(image))
         assert entry.image.hex() == replay_event(entry.event).encode().hex() == image
-        assert entry.image_size == len(entry.image)
+        assert len(entry.image) == IMAGE_HEAD_BYTES + len(entry.event.payload)
 
 
 @pytest.mark.req("P10-29", "P9-11")
@@ -316,7 +317,7 @@ def test_what_a_replay_pins_is_charged_before_and_given_back_at_its_end(
     subscription = pause(reader, maker)
     before = world.used()
     begin = begin_replay(reader, subscription)
-    images = sum(world.engine._runtime.log[sequence].image_size for sequence in range(1, 18, 2))
+    images = sum(len(world.engine._runtime.log[sequence].image) for sequence in range(1, 18, 2))
     assert world.used() == before | {"leases": 1, "pinned_bytes": images}
     cursor = begin.first_cursor
     while cursor is not None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sidecar.coordinator.engine.commands import record_of
 from sidecar.coordinator.engine.state import Event, Operation, Record, State
 from sidecar.coordinator.engine.visibility import Visibility
+from sidecar.coordinator.machines.subscription import SubscriptionEvent
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire import payloads as pl
 from sidecar.coordinator.wire import records as rec
@@ -33,6 +34,7 @@ from sidecar.coordinator.wire.ids import EventSequence
 from sidecar.coordinator.wire.records import ObjectRef, Succeeded, Unknown
 from tests.unit.engine.fakes import key
 from tests.unit.engine.harness import World, id16
+from tests.unit.engine.replays import Replay
 
 ID = id16(3)
 OWNER, STRANGER = 1, 2
@@ -142,7 +144,7 @@ def expected(scopes: int, capabilities: int) -> set[tuple[int, bytes]]:
 )
 @settings(max_examples=120, deadline=None)
 @given(scopes=st.integers(1, 0x3F), capabilities=st.integers(0, 0x1F))
-def test_snapshot_subscription_and_lookup_show_the_same(scopes: int, capabilities: int) -> None:
+def test_snapshot_subscription_replay_and_lookup_show_the_same(scopes: int, capabilities: int) -> None:
     world = full_world()
     client = world.connect(OWNER, scopes=scopes, capabilities=capabilities)
     visible = expected(scopes, capabilities)
@@ -151,6 +153,12 @@ def test_snapshot_subscription_and_lookup_show_the_same(scopes: int, capabilitie
     client.live(0)
     told = {(event.object.kind, event.object.id) for event in client.events()}
     assert told == {ref for ref in visible if ref[0] != ObjectKind.ADMIN}
+    if capabilities & Capability.EVENT_REPLAY:
+        paused = client.live(0, 0, 0)
+        world.engine._streams.lose(client.conn.subscriptions[paused], SubscriptionEvent.QUEUE_FULL)
+        client.pull()
+        replayed = {(event.object.kind, event.object.id, event.payload) for event in Replay(client, paused, 0).events}
+        assert replayed == {(event.object.kind, event.object.id, event.payload) for event in client.events()}
     for number in (11, 12, 13):
         frame = client.lookup(id16(number))
         if not scopes & (Scope.WORK_READ | Scope.WORK_COMMAND | Scope.ADMIN):

@@ -8,7 +8,7 @@ cdef class Credit:
     cdef readonly uint64_t nbytes
 
     cpdef void add(self, uint64_t count, uint64_t nbytes) except *
-    cpdef bint spend(self, uint64_t nbytes) noexcept
+    cpdef bint spend(self, uint64_t nbytes, uint64_t count=*) noexcept
     cpdef void clear(self) noexcept
 
 

@@ -27,8 +27,8 @@ class Credit:
         """Bytes that may still be sent; an event costs its whole outer length, 4 + ``length`` (P10-06)."""
     def add(self, count: int, nbytes: int) -> None:
         """Checked addition (P10-09). ``CreditOverflow`` when either balance would pass its maximum; nothing changes."""
-    def spend(self, nbytes: int) -> bool:
-        """Debit one event of ``nbytes`` if both balances suffice (P10-07); otherwise ``False`` and no change."""
+    def spend(self, nbytes: int, count: int = 1) -> bool:
+        """Debit ``count`` events of ``nbytes`` together if both balances suffice (P10-07); else nothing, and ``False``."""
     def clear(self) -> None:
         """Both balances to zero."""
 

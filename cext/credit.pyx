@@ -35,10 +35,10 @@ cdef class Credit:
         self.count += count
         self.nbytes += nbytes
 
-    cpdef bint spend(self, uint64_t nbytes) noexcept:
-        if self.count == 0 or nbytes > self.nbytes:
+    cpdef bint spend(self, uint64_t nbytes, uint64_t count=1) noexcept:
+        if count > self.count or nbytes > self.nbytes:
             return False
-        self.count -= 1
+        self.count -= count
         self.nbytes -= nbytes
         return True
 

@@ -1,6 +1,6 @@
 """Splits a byte stream into frames ``u32 length || u8 type || payload`` (rows P3-01..P3-07, P3-10, P3-53)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, final
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -60,3 +60,9 @@ class Splitter:
 
 def encode_frame(frame_type: int, body: _Bytes) -> bytes:
     """One frame (P3-01); OverflowError when ``length`` would exceed 1 MiB."""
+
+def numbered_frames(prefix: bytes, first: int, tails: Iterable[bytes]) -> list[bytes]:
+    """Frames ``u32 length || prefix || u64 number || tail``, one for each tail, numbered from ``first`` on.
+
+    ``prefix`` begins with the type. OverflowError when a ``length`` would exceed 1 MiB or a number 2**64 - 1.
+    """

@@ -11,15 +11,17 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memmove
 
-from cext.octets cimport FRAME_HEADER, FRAME_MAX, load_u32, store_u32
+from cext.octets cimport FRAME_HEADER, FRAME_MAX, load_u32, store_u32, store_u64
 
 MAX_LENGTH = FRAME_MAX
 HEADER = FRAME_HEADER
 
 cdef enum:
     LENGTH_BYTES = 4
+    NUMBER_BYTES = 8
     STORAGE = 16384
     ROOM_MIN = 4096  # below this a read is not worth a system call: move what is unsplit to the front first
 
@@ -283,3 +285,33 @@ def encode_frame(uint8_t frame_type, body not None):
         return frame
     finally:
         PyBuffer_Release(&view)
+
+
+def numbered_frames(bytes prefix not None, uint64_t first, tails not None):
+    cdef list frames = []
+    cdef Py_ssize_t head = PyBytes_GET_SIZE(prefix)
+    cdef Py_ssize_t length
+    cdef uint64_t number = first
+    cdef uint8_t *out
+    cdef bytes tail, frame
+    if head == 0:
+        raise ValueError("a frame begins with its type")
+    for tail in tails:
+        if tail is None:
+            raise TypeError("a tail is bytes")
+        if number < first:
+            raise OverflowError("the numbers do not fit in 64 bits")
+        length = head + NUMBER_BYTES + PyBytes_GET_SIZE(tail)
+        if length > FRAME_MAX:
+            raise OverflowError(f"a frame of length {length} is above {MAX_LENGTH}")
+        frame = PyBytes_FromStringAndSize(NULL, LENGTH_BYTES + length)
+        out = <uint8_t *>PyBytes_AS_STRING(frame)
+        store_u32(out, <uint32_t>length)
+        out += LENGTH_BYTES
+        memcpy(out, PyBytes_AS_STRING(prefix), <size_t>head)
+        out += head
+        store_u64(out, number)
+        memcpy(out + NUMBER_BYTES, PyBytes_AS_STRING(tail), <size_t>PyBytes_GET_SIZE(tail))
+        frames.append(frame)
+        number += 1
+    return frames

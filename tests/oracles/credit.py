@@ -22,10 +22,10 @@ class Credit:
         self.count += count
         self.nbytes += nbytes
 
-    def spend(self, nbytes: int) -> bool:
-        if self.count < 1 or self.nbytes < nbytes:
+    def spend(self, nbytes: int, count: int = 1) -> bool:
+        if self.count < count or self.nbytes < nbytes:
             return False
-        self.count -= 1
+        self.count -= count
         self.nbytes -= nbytes
         return True
 

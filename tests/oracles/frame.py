@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 MAX_LENGTH = 1_048_576
 
@@ -17,6 +17,11 @@ class FrameTypeRefused(ValueError):  # noqa: N818 - as in cext
 
 def encode_frame(frame_type: int, body: bytes) -> bytes:
     return (len(body) + 1).to_bytes(4, "big") + bytes([frame_type]) + body
+
+
+def numbered_frames(prefix: bytes, first: int, tails: Iterable[bytes]) -> list[bytes]:
+    bodies = [prefix + number.to_bytes(8, "big") + tail for number, tail in enumerate(tails, first)]
+    return [len(body).to_bytes(4, "big") + body for body in bodies]
 
 
 class Splitter:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cext.frame import MAX_LENGTH, FrameTooLarge, FrameTypeRefused, Splitter
+from cext.frame import MAX_LENGTH, FrameTooLarge, FrameTypeRefused, Splitter, numbered_frames
 from tests.oracles import frame as oracle
 
 Outcome = tuple[list[tuple[int, bytes]], tuple[str, int, int] | None]
@@ -110,3 +110,21 @@ def test_pieces_of_every_size(stream: bytes, fed: bool, size: int) -> None:
 @settings(max_examples=200, deadline=None)
 def test_arbitrary_bytes_are_split_or_refused(stream: bytes, caps: list[int], cuts: list[int]) -> None:
     assert actual(stream, caps, cuts, [False, True], hold=False) == expected(stream, caps)
+
+
+@pytest.mark.req("P3-01", "P10-14")
+@given(
+    prefix=st.binary(min_size=1, max_size=40),
+    first=st.integers(0, 300) | st.integers(0, 2**64 - 9),
+    tails=st.lists(st.binary(max_size=60) | st.integers(0, 70_000).map(bytes), max_size=8),
+)
+@settings(max_examples=200, deadline=None)
+def test_numbered_frames_equal_the_oracle(prefix: bytes, first: int, tails: list[bytes]) -> None:
+    made = numbered_frames(prefix, first, tails)
+    assert made == numbered_frames(prefix, first, iter(tails)) == oracle.numbered_frames(prefix, first, tails)
+    splitter = Splitter([MAX_LENGTH] * 256)
+    splitter.feed(b"".join(made))
+    for number, tail in enumerate(tails, first):
+        found = splitter.next_frame()
+        assert found is not None
+        assert (found[0], bytes(found[1])) == (prefix[0], prefix[1:] + number.to_bytes(8, "big") + tail)

@@ -34,6 +34,14 @@ def test_both_balances_must_suffice(count: int, nbytes: int) -> None:
     assert balance(credit) == (count, nbytes)
 
 
+@pytest.mark.req("P10-06", "P10-07")
+@pytest.mark.parametrize(("count", "nbytes", "paid"), [(3, 300, True), (4, 300, False), (3, 301, False), (0, 0, True)])
+def test_several_events_are_paid_together_or_not_at_all(count: int, nbytes: int, paid: bool) -> None:
+    credit = Credit(MAX_COUNT, MAX_BYTES, 3, 300)
+    assert credit.spend(nbytes, count) is paid
+    assert balance(credit) == ((3 - count, 300 - nbytes) if paid else (3, 300))
+
+
 @pytest.mark.req("P10-09", "P10-16")
 @pytest.mark.parametrize(
     ("count", "nbytes"),
@@ -85,6 +93,8 @@ def test_values_outside_u64_are_refused() -> None:
             credit.add(value, 0)
         with pytest.raises(OverflowError):
             credit.spend(value)
+        with pytest.raises(OverflowError):
+            credit.spend(0, value)
     assert balance(credit) == (1, 1)
     assert repr(credit) == "Credit(count=1/4096, nbytes=1/8388608)"
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 import uvloop
 
-from cext.frame import HEADER, MAX_LENGTH, FrameTooLarge, FrameTypeRefused, Splitter, encode_frame
+from cext.frame import HEADER, MAX_LENGTH, FrameTooLarge, FrameTypeRefused, Splitter, encode_frame, numbered_frames
 
 STORAGE = 16_384
 OPEN = [MAX_LENGTH] * 256
@@ -59,6 +59,28 @@ def tracing() -> Iterator[None]:
 def traced() -> Iterator[None]:
     with tracing():
         yield
+
+
+@pytest.mark.req("P3-02")
+def test_numbered_frames_are_bounded() -> None:
+    room = MAX_LENGTH - 8 - 3
+    assert len(numbered_frames(b"abc", 1, [bytes(room)])[0]) == 4 + MAX_LENGTH
+    with pytest.raises(OverflowError):
+        numbered_frames(b"abc", 1, [b"", bytes(room + 1)])
+    with pytest.raises(ValueError, match="type"):
+        numbered_frames(b"", 1, [])
+    for wrong in ([None], ["text"], [bytearray(1)]):
+        with pytest.raises(TypeError):
+            numbered_frames(b"a", 1, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.req("P4-06")
+def test_numbers_of_frames_do_not_wrap() -> None:
+    last = 2**64 - 1
+    assert numbered_frames(b"a", last, [b"x"])[0].endswith(last.to_bytes(8, "big") + b"x")
+    for first, count in ((last, 2), (last - 1, 3), (last + 1, 1), (-1, 1)):
+        with pytest.raises(OverflowError):
+            numbered_frames(b"a", first, [b""] * count)
 
 
 @pytest.mark.req("P3-01")

@@ -24,6 +24,7 @@ from sidecar.coordinator.machines.connection import (
     CLASSES,
     CONNECTION,
     OUTCOMES,
+    STAYING,
     TIMERS,
     ConnectionEvent,
     ConnectionState,
@@ -108,6 +109,7 @@ class ServerSession:
         self._binding = binding
         self._wake = wake
         self._state = ConnectionState.PRE
+        self._staying = STAYING[self._state]
         self._splitter = Splitter(_caps(self._state, None))
         self._pending: _Pending | None = None
         self._output: list[bytes] = []
@@ -237,7 +239,7 @@ class ServerSession:
 
     def _handle(self, number: int, body: memoryview, now: Now) -> None:
         self._env.observer.frame_in(number, len(body) + HEADER)
-        kind = CLASSES[number]
+        kind, staying = CLASSES[number], self._staying[number]
         found: ProtocolError | None = None
         try:
             self._act(kind, FrameType(number), body, now)
@@ -245,6 +247,8 @@ class ServerSession:
             found = error
             if error.code not in OUTCOMES[kind] and error.code is not ErrorCode.INTERNAL:
                 self._env.crashed(error)
+        if found is None and staying:
+            return
         self._take(OUTCOMES[kind].get(None if found is None else found.code, ConnectionEvent.FAULT), now, found)
 
     def _act(self, kind: FrameClass, frame_type: FrameType, body: memoryview, now: Now) -> None:
@@ -336,6 +340,7 @@ class ServerSession:
         if state is ConnectionState.ACT:
             self._ended("ok", now)
         self._state = state
+        self._staying = STAYING[state]
         self._splitter.set_caps(_caps(state, None if self.connection is None else self.connection.selected))
         seconds = TIMERS.get(state)
         self._deadline = None if seconds is None else now.mono + seconds

@@ -208,3 +208,15 @@ def _steps() -> dict[tuple[ConnectionState, ConnectionEvent], Step[ConnectionSta
 
 
 CONNECTION: Final = Machine("Connection (server)", _S, _E, _steps())
+
+
+def _stays(state: ConnectionState, number: int) -> bool:
+    step = CONNECTION.step(state, OUTCOMES[CLASSES[number]][None])
+    return step.error is None and step.next is state
+
+
+STAYING: Final[Mapping[ConnectionState, tuple[bool, ...]]] = {
+    state: tuple(_stays(state, number) for number in range(TYPES)) for state in _S
+}
+"""For each type byte whether a frame of it in which nothing is wrong leaves the state as it is: nearly all do, and
+need no further look at the table."""

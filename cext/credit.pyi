@@ -28,7 +28,7 @@ class Credit:
     def add(self, count: int, nbytes: int) -> None:
         """Checked addition (P10-09). ``CreditOverflow`` when either balance would pass its maximum; nothing changes."""
     def spend(self, nbytes: int, count: int = 1) -> bool:
-        """Debit ``count`` events of ``nbytes`` together if both balances suffice (P10-07); else nothing, and ``False``."""
+        """Debit ``count`` events of ``nbytes`` in all if both balances suffice (P10-07), else nothing: ``False``."""
     def clear(self) -> None:
         """Both balances to zero."""
 

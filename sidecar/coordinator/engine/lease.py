@@ -161,9 +161,8 @@ class Leases:
             return [Reply(conn.refusal(error), request_id)]
         lease.page_count += 1
         lease.cursor = None if lease.ended else self._runtime.fresh_cursor()
-        joined = b"".join(images)
-        lease.digest.update(joined)
-        frame = page_frame(lease.PAGE, request_id, lease.id, cursor, index, len(images), joined, lease.cursor)
+        frame, covered = page_frame(lease.PAGE, request_id, lease.id, cursor, index, images, lease.cursor)
+        lease.digest.update(covered)
         lease.observe(self._runtime.observer, len(images), len(frame))
         if lease.cursor is not None:
             return [Reply(frame, request_id)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
+
 from cext.digest import SnapshotDigest
 from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.lease import Lease, Leases
@@ -18,6 +21,8 @@ from sidecar.coordinator.wire.frames import OpenSnapshot, SnapshotApplied, Snaps
 from sidecar.coordinator.wire.ids import EventCut, SnapshotId, snapshot_id
 from sidecar.coordinator.wire.limits import LEASE_SECONDS
 from sidecar.coordinator.wire.records import AuthorityGuard
+
+_IMAGE = attrgetter("image")
 
 
 class SnapshotLease(Lease):
@@ -74,7 +79,7 @@ class Snapshots:
         lease = SnapshotLease(
             runtime.fresh_id(snapshot_id),
             conn,
-            (entry.image for family in families for _, entry in family.entries.items()),
+            map(_IMAGE, chain.from_iterable(family.entries.values() for family in families)),
             records,
             pinned,
             SnapshotDigest(authority.coordinator_id, authority.epoch, authority.activation_sequence, base, records),

@@ -116,9 +116,9 @@ def test_an_image_made_of_columns_is_the_image_of_the_record() -> None:
 @pytest.mark.req("P10-29", "P9-11")
 def test_a_page_built_from_images_is_the_frame_of_the_table() -> None:
     events = tuple(ReplayEvent.decode(bytes.fromhex(image)) for image in (EVENT_10, EVENT_12))
-    joined = b"".join(event.encode() for event in events)
+    images = [event.encode() for event in events]
     for following in (None, b"n" * 32):
-        built = page_frame(FrameType.REPLAY_PAGE, 7, id16(5), b"c" * 32, 4, len(events), joined, following)
+        built, covered = page_frame(FrameType.REPLAY_PAGE, 7, id16(5), b"c" * 32, 4, images, following)
         frame = fr.ReplayPage(
             request_id=7,
             replay_id=ReplayId(id16(5)),
@@ -128,6 +128,7 @@ def test_a_page_built_from_images_is_the_frame_of_the_table() -> None:
             next_cursor=following,
         )
         assert built == frame.encode()
+        assert covered == b"".join(images)
 
 
 @pytest.mark.req("P10-29", "P10-30", "P9-10", "P9-11", "P9-12", "P9-18", "P9-21", "P3-27", "P3-28", "P14-11")

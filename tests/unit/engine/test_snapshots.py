@@ -130,9 +130,10 @@ def test_a_record_larger_than_the_selected_page_refuses_the_snapshot(world: Worl
 @pytest.mark.req("P9-11")
 def test_a_page_built_from_images_is_the_frame_of_the_table() -> None:
     records = tuple(SnapshotRecord.decode(bytes.fromhex(image)) for image in GOLDEN)
-    joined = b"".join(record.encode() for record in records)
+    images = [record.encode() for record in records]
+    joined = b"".join(images)
     for following in (None, b"n" * 32):
-        built = page_frame(FrameType.SNAPSHOT_PAGE, 7, id16(5), b"c" * 32, 4, len(records), joined, following)
+        built, covered = page_frame(FrameType.SNAPSHOT_PAGE, 7, id16(5), b"c" * 32, 4, images, following)
         frame = fr.SnapshotPage(
             request_id=7,
             snapshot_id=SnapshotId(id16(5)),
@@ -142,6 +143,7 @@ def test_a_page_built_from_images_is_the_frame_of_the_table() -> None:
             next_cursor=following,
         )
         assert built == frame.encode()
+        assert covered == joined, "the digest covers the images and nothing else"
         assert len(built) - 5 <= page_room(len(joined) + 200, 32) + 200
 
 

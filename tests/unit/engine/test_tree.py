@@ -34,6 +34,7 @@ def test_behaves_as_a_sorted_dictionary_and_old_versions_stay(
     versions.append((tree, sorted(model.items())))
     for version, expected in versions:
         assert list(version.items()) == expected
+        assert list(version.values()) == [value for _, value in expected]
         assert len(version) == len(expected)
         for after in (-1, 0, 77, 200, 400):
             assert list(version.items(after)) == [pair for pair in expected if pair[0] > after]

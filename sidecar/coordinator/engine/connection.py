@@ -5,7 +5,8 @@ is always written first. The data lane carries the replies of open requests, in 
 and is built when it is taken. Events are in no lane: they are read from the log while ``take`` has room.
 
 Everything is bounded: a request id stays occupied until its terminal reply was taken, so the request quota bounds the
-data lane; the control lane has its own limits; there is at most one gap of each subscription.
+data lane; the control lane has its own limits; a gap is the one of its subscription, or stands in front of the answer
+to an open OPEN_REPLAY.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Subscriptions: cursors over the shared log with dual credit, exact-next deliveries and explicit gaps (P10).
 
 What waits for a subscription is a distance in the log, not a copy. It counts as its *unsent queue* (P3-36, P3-46) as
-far as it can not go out: the subscription is reserved, the credit does not cover it, or the transport pushes back.
-Events from before a SUBSCRIBE are history: they are read from the log at the pace of the credit and never queued
-(OPEN P10-c).
+far as it can not go out: the subscription is reserved or replaying, the credit does not cover it, or the transport
+pushes back. Events from before a SUBSCRIBE are history: they are read from the log at the pace of the credit and never
+queued (OPEN P10-c).
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Subscription:
         self.stalled = False
         """An event waits and the credit does not cover it."""
         self.behind = behind
-        """The request whose reply a gap must not overtake: the one that names the subscription or makes it live; 0 once
-        that reply was taken. The id itself may serve another request then."""
+        """The request whose reply a gap must not overtake: the one that names the subscription, begins its replay or
+        makes it live; 0 once that reply was taken. The id itself may serve another request then."""
         self.named = False
         """Whether the peer was told of the subscription."""
         self.healing: ReplayLease | None = None

@@ -167,7 +167,8 @@ SUBSCRIPTION: Machine[SubscriptionState, SubscriptionEvent] = Machine(
 )
 """What the engine asks before it changes a subscription."""
 
-FOLLOWING = frozenset(
+FOLLOWING = tuple(
     state for state in SubscriptionState if SUBSCRIPTION.step(state, SubscriptionEvent.EVENT) != Step(state)
 )
-"""States in which visible events are kept or sent."""
+"""States in which visible events are kept or sent. A tuple, because the engine asks for each subscription of each batch
+and members are found by identity there."""

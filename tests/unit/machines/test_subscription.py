@@ -234,4 +234,4 @@ def test_what_does_not_occur_changes_nothing(state: SubscriptionState, event: Su
 
 
 def test_events_are_kept_in_the_states_of_the_specification() -> None:
-    assert {S.RESERVED_SNAPSHOT, S.LIVE, S.REPLAYING} == FOLLOWING
+    assert {S.RESERVED_SNAPSHOT, S.LIVE, S.REPLAYING} == set(FOLLOWING)

@@ -263,6 +263,17 @@ def test_top_on_a_terminal_is_refreshed_in_place(cluster: Cluster) -> None:
         assert "\x1b[?1049h" not in screen.raw, "what was on the screen before is left in its scrollback"
 
 
+def test_another_size_of_the_window_is_drawn_at_once(cluster: Cluster) -> None:
+    with Terminal("coordinator", "top", "--interval", "3600", *dev(cluster), rows=30, columns=100) as screen:
+        screen.wait_for("so far")
+        for _ in range(3):
+            screen.resize(rows=4, columns=30)
+            screen.wait_for("more lines")
+            screen.resize(rows=30, columns=100)
+            screen.wait_for_not("more lines")
+        assert cluster.metrics()['sidecar_admin_requests_total{outcome="ok"}'] == 1, "drawn anew, not asked anew"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_cursor_comes_back_when_it_is_ended(cluster: Cluster, number: signal.Signals) -> None:
     with Terminal("coordinator", "top", *dev(cluster)) as screen:

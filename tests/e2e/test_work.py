@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.coordinator.client import Outcome
+from sidecar.coordinator.client import CoordinatorClient, Outcome
 from sidecar.coordinator.client_trust import Pins
 from sidecar.coordinator.wire import payloads as pl
 from sidecar.coordinator.wire.enums import (
@@ -154,6 +154,37 @@ def test_activations_and_credentials_are_on_record_across_restarts(cluster: Clus
     scopes = {values.key_id: values.scopes for values in credentials if isinstance(values, AdminCredential)}
     assert len(scopes) == KEYS
     assert Scope(0x3F) in scopes.values()
+
+
+@pytest.mark.req("P5-12", "P5-14", "P5-17")
+def test_every_bit_but_terminal_bindings_is_offered_and_none_is_assumed(cluster: Cluster, work: list[Seeded]) -> None:
+    async def offers(capabilities: int, required: int = 0) -> int:
+        async with await connect(
+            cluster, Pins(), "admin", scopes=0x3F, capabilities=capabilities, required=required
+        ) as client:
+            return client.welcome.capabilities
+
+    async def refused_without(client: CoordinatorClient) -> None:
+        for command in (
+            client.ack_signal(work[0].open_signals[0]),
+            client.suppress_signal(work[0].open_signals[0]),
+            client.register_artifact_manifest(work[0].artifact, 2, b"two"),
+            client.change_retention(KEPT, 1, 1),
+        ):
+            with pytest.raises(CapabilityRequired):
+                await command
+
+    async def alone() -> None:
+        async with await connect(cluster, Pins(), "admin", scopes=0x3F, capabilities=0) as client:
+            await refused_without(client)
+
+    for bit in Capability:
+        expected = 0 if bit is Capability.TERMINAL_BINDINGS else bit
+        assert asyncio.run(offers(bit)) == expected
+    assert asyncio.run(offers(1 << 63 | 0x1F, int(OFFERED))) == 0x1F & ~Capability.TERMINAL_BINDINGS
+    with pytest.raises(CapabilityRequired):
+        asyncio.run(offers(0x1F, Capability.TERMINAL_BINDINGS))
+    asyncio.run(alone())
 
 
 def document(*arguments: str) -> dict[str, Any]:

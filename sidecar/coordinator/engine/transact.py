@@ -214,8 +214,8 @@ class Transactions:
             if entry.kind == ObjectKind.ARTIFACT_MANIFEST:
                 old = self.head.get(entry.kind, entry.id)
                 grown += len(entry.image) - (0 if old is None else len(old.image))
-        kept = self._runtime.kept(self.head).artifact_bytes
-        if grown > 0 and self.head.family(ObjectKind.ARTIFACT_MANIFEST).nbytes + grown > kept:
+        total = self.head.family(ObjectKind.ARTIFACT_MANIFEST).nbytes + grown
+        if grown > 0 and total > self._runtime.kept(self.head).artifact_bytes:
             self._runtime.observer.quota("artifact_bytes")
             raise ResourceExhausted("the manifests would be larger than their retention allows")
 

@@ -91,6 +91,7 @@ def test_nothing_is_noted_once_fenced_or_without_a_valid_certificate() -> None:
     world.engine.fence("lost")
     world.engine.activated(world.now)
     world.engine.set_registry(registry(1, key_record(key(1))), world.now)
+    assert world.engine.stats().pending == 0
     with pytest.raises(Fenced):
         world.engine.take_batch(world.now)
     expired = World(authority=FakeAuthority(wall_expiry=START.wall + 5))

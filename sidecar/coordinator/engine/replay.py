@@ -20,6 +20,8 @@ from sidecar.coordinator.wire.frames import OpenReplay, ReplayApplied, ReplayBeg
 from sidecar.coordinator.wire.ids import EventCut, EventSequence, ReplayId, replay_id
 from sidecar.coordinator.wire.limits import LEASE_SECONDS
 
+_OVERSIZED = "an event is larger than the selected limits"
+
 
 class ReplayLease(Lease):
     """The visible events of one subscription between its gap and the head of that moment."""
@@ -71,8 +73,7 @@ class Replays:
         if sub.cursor + 1 < log.first:
             self._streams.tell_gap(sub, GapReason.RETENTION)
             SUBSCRIPTION.after(state, SubscriptionEvent.OPEN_REPLAY_LOST)
-        entries, pinned = self._missed(sub)
-        runtime.charge(conn.quota, [(Resource.LEASES, 1), (Resource.PINNED_BYTES, pinned)])
+        entries, pinned = self._charged(sub)
         authority, cut = runtime.authority, log.head
         lease = ReplayLease(
             runtime.fresh_id(replay_id),
@@ -106,11 +107,30 @@ class Replays:
         self._leases.begin(lease, begin.encode(), frame.request_id)
         return lease.expires
 
-    def _missed(self, sub: Subscription) -> tuple[list[LogEntry], int]:
-        """The visible events behind the pause, and the bytes of their images.
+    def _charged(self, sub: Subscription) -> tuple[list[LogEntry], int]:
+        """What the replay holds and the bytes of its images, charged with its lease (P9-04, P3-48).
+
+        What a paused subscription missed only grows. What is known of it from a refusal is charged first, so that
+        asking again costs nothing until it fits: looking through the log is the dearest thing that one frame can ask.
+        """
+        if sub.oversized:
+            raise ResourceExhausted(_OVERSIZED)
+        known, quota = sub.missed_bytes, sub.conn.quota
+        self._runtime.charge(quota, [(Resource.LEASES, 1), (Resource.PINNED_BYTES, known)])
+        try:
+            entries = self._missed(sub)
+            self._runtime.charge(quota, [(Resource.PINNED_BYTES, sub.missed_bytes - known)])
+        except ResourceExhausted:
+            quota.release(Resource.LEASES)
+            quota.release(Resource.PINNED_BYTES, known)
+            raise
+        return entries, sub.missed_bytes
+
+    def _missed(self, sub: Subscription) -> list[LogEntry]:
+        """The visible events behind the pause.
 
         An event is never split: a peer that negotiated less than one needs heals by a snapshot (OPEN P3-g). The whole
-        log may have to be looked at in one go, so that this loop makes no more calls than it has to.
+        log may have to be looked through, so that this loop makes no more calls than it has to.
         """
         selected, families, sees = sub.conn.selected, sub.visibility.families, sub.visibility.sees_event
         most = min(selected.typed_payload, page_room(selected.page_bytes, CURSOR_BYTES) - IMAGE_HEAD_BYTES)
@@ -120,10 +140,12 @@ class Replays:
             if event.object_kind in families or sees(event):
                 size = len(event.payload)
                 if size > most:
-                    raise ResourceExhausted("an event is larger than the selected limits")
+                    sub.oversized = True
+                    raise ResourceExhausted(_OVERSIZED)
                 entries.append(entry)
                 nbytes += size
-        return entries, nbytes + IMAGE_HEAD_BYTES * len(entries)
+        sub.missed_bytes = nbytes + IMAGE_HEAD_BYTES * len(entries)
+        return entries
 
     def next(self, conn: Connection, frame: ReplayNext) -> None:
         """REPLAY_NEXT."""

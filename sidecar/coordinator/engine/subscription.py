@@ -66,7 +66,9 @@ class Subscription:
         "id",
         "lag_bytes",
         "lag_frames",
+        "missed_bytes",
         "last_event",
+        "oversized",
         "named",
         "queue",
         "queued_bytes",
@@ -114,6 +116,10 @@ class Subscription:
         self.named = False
         """Whether the peer was told of the subscription."""
         self.healing: ReplayLease | None = None
+        self.missed_bytes = 0
+        """While it is paused: bytes that a replay needs at least, as far as one was tried."""
+        self.oversized = False
+        """While it is paused: an event that it missed exceeds the selected limits."""
         """The replay that it waits for; there is one exactly while it is REPLAYING."""
 
     def reply_taken(self, request_id: int) -> None:
@@ -155,7 +161,8 @@ class Subscription:
         self.state = state
         self.queue.release_all()
         self.credit.clear()
-        self.stalled = False
+        self.stalled = self.oversized = False
+        self.missed_bytes = 0
         self.lag_frames = self.lag_bytes = self.queued_frames = self.queued_bytes = 0
         self.history_end = self.cursor
 

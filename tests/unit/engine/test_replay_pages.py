@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from cext.digest import sha256
-from sidecar.coordinator.engine.log import LogEntry, replay_event
+from sidecar.coordinator.engine.log import EventLog, LogEntry, replay_event
 from sidecar.coordinator.engine.pages import page_frame
+from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.state import Event, State
 from sidecar.coordinator.engine.subscription import SubscriptionState
 from sidecar.coordinator.machines.subscription import SubscriptionEvent
@@ -19,7 +20,7 @@ from sidecar.coordinator.wire.ids import ReplayId
 from sidecar.coordinator.wire.limits import LEASE_SECONDS, Limits, QuotaCaps
 from sidecar.coordinator.wire.records import ReplayEvent
 from tests.unit.engine.fakes import FakeAuthority
-from tests.unit.engine.harness import SMALL, Client, World, id16
+from tests.unit.engine.harness import SMALL, Client, World, id16, make
 from tests.unit.engine.replays import (
     PAGES_OF_THREE,
     QUEUE,
@@ -357,6 +358,54 @@ def test_a_replay_that_can_not_be_pinned_is_refused_and_leaves_the_pause(spare: 
     assert fresh.used() == held
     assert state(reader, subscription).state is SubscriptionState.PAUSED_GAP
     assert fresh.observer.count("quota", "pinned_bytes") == 1
+
+
+@pytest.mark.req("P3-44", "P3-48", "P10-29")
+@pytest.mark.parametrize("case", ["pinned bytes", "leases", "too large"])
+def test_a_refused_replay_that_is_asked_for_again_costs_no_look_through_the_log(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    pinned = 2_000 if case == "pinned bytes" else 1 << 20
+    caps = {"queue_frames": QuotaCaps(None, QUEUE, 60), "pinned_bytes": QuotaCaps(None, pinned, 1 << 20)}
+    world = World(policy=Policy(quotas=caps))
+    reader, maker = reader_of(world, selected=Limits(8_192, 4_096, 3, 300, 1_024, 65_536)), world.connect(2)
+    subscription = pause(reader, maker, document=bytes(300 if case == "too large" else 200))
+    if case == "leases":
+        for _ in range(8):
+            reader.ask(reader.open_snapshot())
+    looks: list[int] = []
+    after = EventLog.after
+
+    def counted(log: EventLog, sequence: int) -> list[LogEntry]:
+        looks.append(sequence)
+        return after(log, sequence)
+
+    monkeypatch.setattr(EventLog, "after", counted)
+    held = world.used()
+    for _ in range(20):
+        reader.refused(open_replay(reader, subscription, 0), ErrorCode.RESOURCE_EXHAUSTED)
+    assert len(looks) == (0 if case == "leases" else 1)
+    assert world.used() == held
+    assert state(reader, subscription).state is SubscriptionState.PAUSED_GAP
+
+
+@pytest.mark.req("P3-44", "P3-48", "P10-29")
+def test_what_did_not_fit_is_replayed_once_there_is_room() -> None:
+    caps = {"queue_frames": QuotaCaps(None, QUEUE, 60), "pinned_bytes": QuotaCaps(None, 3_000, 1 << 20)}
+    world = World(policy=Policy(quotas=caps))
+    reader, maker = reader_of(world), world.connect(2)
+    subscription = pause(reader, maker, document=bytes(100))
+    snapshot = reader.ask(reader.open_snapshot())[0]
+    assert isinstance(snapshot, fr.SnapshotBegin)
+    for _ in range(2):
+        reader.refused(open_replay(reader, subscription, 0), ErrorCode.RESOURCE_EXHAUSTED)
+    world.advance(LEASE_SECONDS)
+    make(maker, 1, 500)
+    before = world.used()
+    begin = begin_replay(reader, subscription)
+    log = world.engine._runtime.log
+    needed = sum(len(log[sequence].image) for sequence in range(1, begin.replay_cut, 2))
+    assert world.used() == before | {"leases": 1, "pinned_bytes": needed}
 
 
 @pytest.mark.req("P3-38", "P3-43", "P3-48", "P3-49", "P10-29")

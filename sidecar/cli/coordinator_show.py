@@ -13,7 +13,7 @@ from sidecar.coordinator.client_trust import Admission, Pin, Standing
 from sidecar.coordinator.wire.enums import Capability, ObjectKind, Scope
 from sidecar.coordinator.wire.fields import Body
 from sidecar.coordinator.wire.images import Record
-from sidecar.coordinator.wire.payloads import decode_record_payload
+from sidecar.coordinator.wire.payloads import AdminRecord, decode_record_payload
 from sidecar.coordinator.wire.records import (
     Indeterminate,
     OperationResult,
@@ -58,7 +58,9 @@ def member_of(name: str, value: Any) -> Any:
 
 
 def body_of(body: Body) -> dict[str, Any]:
-    """The fields of a body; documents are text when they are UTF-8, else ``NAME_hex``."""
+    """The fields of a body; documents are text when they are UTF-8, else ``NAME_hex``. ADMIN shows what it holds."""
+    if isinstance(body, AdminRecord):
+        return {"admin_kind": body.admin_kind.name, **value_of(body.content())}
     shown: dict[str, Any] = {}
     for item in body.FIELDS:
         value = getattr(body, item.name)
@@ -194,7 +196,7 @@ def record_row(record: SnapshotRecord) -> tuple[str, str, str, str, str]:
     shown = record_of(record)
     for name in ("kind", "id", "revision"):
         del shown[name]
-    state = shown.pop("state", "-")
+    state = shown.pop("admin_kind" if record.kind is ObjectKind.ADMIN else "state", "-")
     shown.pop("document_schema", None)
     first = shown.get("document") if record.kind is ObjectKind.OBJECTIVE else None
     detail = first if isinstance(first, str) else " ".join(f"{name}={value}" for name, value in shown.items())

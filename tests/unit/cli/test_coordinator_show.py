@@ -12,9 +12,12 @@ from sidecar.base.ed25519 import parse_digest_text
 from sidecar.cli import coordinator_show as show
 from sidecar.cli.coordinator import hello
 from sidecar.coordinator.client_trust import Admission
-from sidecar.coordinator.wire.enums import ObjectKind
+from sidecar.coordinator.wire.enums import AdminKind, ObjectKind
 from sidecar.coordinator.wire.fields import Body
+from sidecar.coordinator.wire.ids import ObjectId, ObjectRevision
 from sidecar.coordinator.wire.images import Record
+from sidecar.coordinator.wire.payloads import AdminRecord
+from sidecar.coordinator.wire.records import AdminRetention, SnapshotRecord
 from tests.unit.wire import samples
 
 
@@ -59,6 +62,17 @@ def test_the_table_shows_the_whole_key_id_of_an_operation() -> None:
     *_, detail = show.record_row(record)
     assert detail == f"principal={show.record_of(record)['principal_key_id']}"
     parse_digest_text(detail.removeprefix("principal="))
+
+
+def test_an_administrative_record_shows_what_it_says() -> None:
+    values = AdminRetention(2_592_000, 7, 8)
+    payload = AdminRecord(admin_kind=AdminKind.RETENTION, payload=values.encode())
+    record = SnapshotRecord(ObjectKind.ADMIN, ObjectId(b"\x11" * 16), ObjectRevision(3), 1, payload.body())
+    shown = {"operation_result_secs": 2_592_000, "event_bytes": 7, "artifact_bytes": 8}
+    assert show.body_of(payload) == {"admin_kind": "RETENTION", **shown}
+    kind, _, revision, state, detail = show.record_row(record)
+    assert (kind, revision, state) == ("ADMIN", "3", "RETENTION")
+    assert detail.startswith("operation_result_secs=2592000 event_bytes=7")
 
 
 def test_every_admission_has_its_words_and_the_help_has_both() -> None:

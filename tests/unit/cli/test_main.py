@@ -92,6 +92,14 @@ OWN_OPTIONS = {
     "objective create": ["--file", "--id", "--operation-id"],
     "objective update": ["--file", "--revision", "--operation-id"],
     "operation get": [],
+    "run pause": ["--operation-id"],
+    "run resume": ["--operation-id"],
+    "run cancel": ["--operation-id"],
+    "signal ack": ["--note", "--operation-id"],
+    "signal suppress": ["--note", "--operation-id"],
+    "artifact register": ["--file", "--id", "--revision", "--session", "--session-revision", "--operation-id"],
+    "retention show": [],
+    "retention set": ["--result-seconds", "--event-bytes", "--artifact-bytes", "--operation-id"],
 }
 CONNECTION_OPTIONS = [
     "--dev", "--as", "--socket", "--key-file", "--key-fd", "--key-credential", "--pins", "--witness-id",

@@ -231,8 +231,7 @@ class ServerSession:
             frames += self.connection.take(max_bytes, now)
             if self.connection.closing is not None and not self.connection.control:
                 self._release(now)
-        for frame in frames:
-            self._env.observer.frame_out(frame[HEADER - 1], len(frame))
+        self._env.observer.frames_out(frames)
         return frames
 
     # ---- frames ----

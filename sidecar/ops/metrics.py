@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -248,6 +248,8 @@ CATALOGUE = (
 )
 
 _FRAMES = ("sidecar_frames", "sidecar_frame_bytes")
+_TYPE_AT = 4
+"""Where a frame has its type, behind the length (P3-01)."""
 
 
 class _FrameCollector(Collector):
@@ -338,10 +340,13 @@ class Metrics:
         self._in[frame_type] += 1
         self._in_bytes[frame_type] += nbytes
 
-    def frame_out(self, frame_type: int, nbytes: int) -> None:
-        """A whole frame was handed to the transport."""
-        self._out[frame_type] += 1
-        self._out_bytes[frame_type] += nbytes
+    def frames_out(self, frames: Sequence[bytes]) -> None:
+        """Whole frames were handed to the transport."""
+        counts, nbytes = self._out, self._out_bytes
+        for frame in frames:
+            kind = frame[_TYPE_AT]
+            counts[kind] += 1
+            nbytes[kind] += len(frame)
 
     def handshake(self, outcome: str, seconds: float) -> None:
         """A handshake ended, so many seconds after the connection was taken."""
@@ -380,9 +385,9 @@ class Metrics:
         """A lease ran out."""
         self.counter("leases_expired", kind).inc()
 
-    def event_sent(self, nbytes: int) -> None:
-        """A COORD_EVENT was produced."""
-        self.counter("events_sent").inc()
+    def events_sent(self, count: int, nbytes: int) -> None:
+        """COORD_EVENTs were produced."""
+        self.counter("events_sent").inc(count)
         self.counter("event_bytes").inc(nbytes)
 
     def command_wait(self, seconds: float) -> None:

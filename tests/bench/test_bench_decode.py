@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from sidecar.coordinator.wire.enums import FrameType
-from sidecar.coordinator.wire.events import EventPayload, decode_event_payload, event_frame, event_tail
+from sidecar.coordinator.wire.events import EventPayload, decode_event_payload, event_frames, event_tail
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.frames import CoordEvent, decode_frame
 from sidecar.coordinator.wire.ids import delivery_sequence
 from tests.bench.measure import report
+from tests.oracles import frame as oracle_frame
 from tests.oracles import wire as oracle
 from tests.vectors import expected_frames, expected_images
 from tests.vectors import inputs as fix
+
+TURN = 64
+"""Events that a subscription gets at once when commands come in batches."""
 
 
 def touch(frame: Frame) -> list[object]:
@@ -66,14 +70,16 @@ def test_fan_out(capsys: pytest.CaptureFixture[str]) -> None:
     event = expected_frames.event()
     values = {item.name: getattr(event, item.name) for item in event.FIELDS}
     tail = event_tail(expected_images.EVENT_10)
+    tails = [tail] * TURN
     head = bytes(35)
     report(
         capsys,
-        f"one COORD_EVENT for one more subscription, {len(event.encode())} bytes",
+        f"{TURN} COORD_EVENTs for one more subscription, {len(event.encode())} bytes each",
         {
-            "event_frame": lambda: event_frame(fix.SUBSCRIPTION, delivery_sequence(1), tail),
-            "CoordEvent and encode": lambda: CoordEvent.build(values).encode(),
-            "floor: two bytes objects joined": lambda: head + tail,
+            "event_frames": lambda: event_frames(fix.SUBSCRIPTION, delivery_sequence(1), tails),
+            "CoordEvent and encode": lambda: [CoordEvent.build(values).encode() for _ in tails],
+            "plain Python": lambda: oracle_frame.numbered_frames(head[:-9], 1, tails),
+            "floor: two bytes objects joined": lambda: [head + tail for tail in tails],
         },
     )
-    assert event_frame(fix.SUBSCRIPTION, delivery_sequence(1), tail) == event.encode()
+    assert event_frames(fix.SUBSCRIPTION, delivery_sequence(1), tails)[0] == event.encode()

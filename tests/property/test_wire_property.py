@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sidecar.coordinator.wire.enums import CommandKind, FrameType, ObjectKind
 from sidecar.coordinator.wire.errors import FrameTooLargeError, MalformedMessage, ProtocolError
-from sidecar.coordinator.wire.events import event_frame, event_tail
+from sidecar.coordinator.wire.events import event_frames, event_tail
 from sidecar.coordinator.wire.fields import Body
 from sidecar.coordinator.wire.frames import FRAMES, decode_frame
 from sidecar.coordinator.wire.hello import decode_hello
@@ -92,7 +92,7 @@ def test_records_round_trip(kind: type[Record], data: st.DataObject) -> None:
 @given(event=records_of(ReplayEvent), subscription=st.binary(min_size=16, max_size=16).filter(any))
 @THOROUGH
 def test_fan_out_bytes_equal_the_frame(event: Any, subscription: Any) -> None:
-    built = event_frame(subscription, 3, event_tail(event))  # type: ignore[arg-type]
+    built = event_frames(subscription, 3, [event_tail(event)])[0]  # type: ignore[arg-type]
     decoded = decode_frame(built[4], built[5:])
     assert decoded.encode() == built
 

@@ -15,7 +15,7 @@ from sidecar.coordinator.wire.enums import (
     ObjectKind,
     Scope,
 )
-from sidecar.coordinator.wire.events import event_frame, event_tail
+from sidecar.coordinator.wire.events import event_frames, event_tail
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.frames import (
     Ack,
@@ -225,7 +225,7 @@ def frames() -> Expected:
         found[name] = (("E-01", "P3-01", "P7-05", *rows), lambda build=build: build().encode().hex())  # type: ignore[misc]
     found["COORD_EVENT outer length debited (4+length)"] = (
         (),
-        lambda: str(len(event_frame(fix.SUBSCRIPTION, ids.delivery_sequence(1), event_tail(images.EVENT_10)))),
+        lambda: str(len(event_frames(fix.SUBSCRIPTION, ids.delivery_sequence(1), [event_tail(images.EVENT_10)])[0])),
     )
     for size in (1024, 131072, 262144):
         found[f"max COORD_EVENT bytes for typed payload {size}"] = (("P3-24",), _largest(size))

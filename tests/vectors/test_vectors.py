@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.coordinator.wire.events import event_frame, event_tail
+from sidecar.coordinator.wire.events import event_frames, event_tail
 from sidecar.coordinator.wire.fields import Frame
 from sidecar.coordinator.wire.frames import CoordEvent, decode_frame
 from sidecar.coordinator.wire.limits import HARD
@@ -65,5 +65,5 @@ def test_digests_that_must_differ_differ() -> None:
 def test_fan_out_bytes_equal_the_frame() -> None:
     message = bytes.fromhex(fix.VECTORS["COORD_EVENT delivery 1"])
     event = CoordEvent.decode(message[5:])
-    built = event_frame(event.subscription_id, event.delivery_sequence, event_tail(expected_images.EVENT_10))
+    built = event_frames(event.subscription_id, event.delivery_sequence, [event_tail(expected_images.EVENT_10)])[0]
     assert built == event.encode() == message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, GapReason
@@ -31,8 +32,8 @@ class Observer(Protocol):
     def lease_expired(self, kind: str) -> None:
         """A lease ran out: ``snapshot`` or ``replay``."""
 
-    def event_sent(self, nbytes: int) -> None:
-        """A COORD_EVENT was produced; ``nbytes`` of the whole frame."""
+    def events_sent(self, count: int, nbytes: int) -> None:
+        """COORD_EVENTs were produced; ``nbytes`` of the whole frames."""
 
     def events_dropped(self, count: int) -> None:
         """The oldest ``count`` events left the retained log."""
@@ -46,8 +47,8 @@ class Observer(Protocol):
     def frame_in(self, frame_type: int, nbytes: int) -> None:
         """A whole frame arrived."""
 
-    def frame_out(self, frame_type: int, nbytes: int) -> None:
-        """A whole frame was handed to the transport."""
+    def frames_out(self, frames: Sequence[bytes]) -> None:
+        """Whole frames were handed to the transport."""
 
     def command_wait(self, seconds: float) -> None:
         """A command or lookup had its turn so many seconds after it arrived."""
@@ -80,7 +81,7 @@ class NullObserver:
     def lease_expired(self, kind: str) -> None:
         """Ignored."""
 
-    def event_sent(self, nbytes: int) -> None:
+    def events_sent(self, count: int, nbytes: int) -> None:
         """Ignored."""
 
     def events_dropped(self, count: int) -> None:
@@ -95,7 +96,7 @@ class NullObserver:
     def frame_in(self, frame_type: int, nbytes: int) -> None:
         """Ignored."""
 
-    def frame_out(self, frame_type: int, nbytes: int) -> None:
+    def frames_out(self, frames: Sequence[bytes]) -> None:
         """Ignored."""
 
     def command_wait(self, seconds: float) -> None:

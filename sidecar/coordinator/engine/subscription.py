@@ -8,6 +8,7 @@ queued (OPEN P10-c).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.log import LogEntry
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
+from sidecar.coordinator.engine.stretch import STRETCH_SCAN, Stretches
 from sidecar.coordinator.engine.visibility import Visibility
 from sidecar.coordinator.machines.lease import LeaseEvent
 from sidecar.coordinator.machines.subscription import FOLLOWING, SUBSCRIPTION, SubscriptionEvent
 from sidecar.coordinator.machines.subscription import SubscriptionState as SubscriptionState
 from sidecar.coordinator.wire.enums import GapReason
 from sidecar.coordinator.wire.errors import CursorInvalid, MalformedMessage
-from sidecar.coordinator.wire.events import event_frame
+from sidecar.coordinator.wire.events import event_frames
 from sidecar.coordinator.wire.frames import CreditFrame, Gap, Subscribe, Subscribed
 from sidecar.coordinator.wire.ids import (
     DeliveryCut,
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 
 _QUANTUM = 65_536
 """Bytes that one subscription sends before the next of its connection has its turn."""
-_SCAN = 4_096
-"""Hidden events that one turn steps over."""
-
 
 _GAPS = {
     SubscriptionEvent.QUEUE_FULL: GapReason.QUEUE_OVERFLOW,
@@ -66,10 +65,10 @@ class Subscription:
         "id",
         "lag_bytes",
         "lag_frames",
-        "missed_bytes",
         "last_event",
-        "oversized",
+        "missed_bytes",
         "named",
+        "oversized",
         "queue",
         "queued_bytes",
         "queued_frames",
@@ -116,11 +115,11 @@ class Subscription:
         self.named = False
         """Whether the peer was told of the subscription."""
         self.healing: ReplayLease | None = None
+        """The replay that it waits for; there is one exactly while it is REPLAYING."""
         self.missed_bytes = 0
         """While it is paused: bytes that a replay needs at least, as far as one was tried."""
         self.oversized = False
         """While it is paused: an event that it missed exceeds the selected limits."""
-        """The replay that it waits for; there is one exactly while it is REPLAYING."""
 
     def reply_taken(self, request_id: int) -> None:
         """The terminal reply of a request goes out."""
@@ -172,6 +171,7 @@ class Streams:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._stretches = Stretches(runtime.log)
 
     # ---- life ----
 
@@ -282,7 +282,7 @@ class Streams:
         log = self._runtime.log
         if not sub.waiting or sub.cursor + 1 < log.first:
             return None
-        for sequence in range(sub.cursor + 1, min(log.head, sub.cursor + _SCAN) + 1):
+        for sequence in range(sub.cursor + 1, min(log.head, sub.cursor + STRETCH_SCAN) + 1):
             if sub.visibility.sees_event(log[sequence].event):
                 return EventSequence(sequence)
         return None
@@ -368,32 +368,34 @@ class Streams:
             conn.wake()
 
     def _deliver_some(self, sub: Subscription, frames: list[bytes], room: int) -> int:
-        """One turn: send what credit allows, up to about ``room`` bytes; the bytes sent."""
-        log, selected, sent, scanned = self._runtime.log, sub.conn.selected, 0, 0
-        while sub.waiting and sent < room and scanned < _SCAN:
-            entry = log[sub.cursor + 1]
-            if not sub.visibility.sees_event(entry.event):
-                sub.cursor += 1
-                scanned += 1
-                continue
-            if len(entry.event.payload) > selected.typed_payload or entry.size - 4 > selected.frame:
-                # This peer negotiated less than the event needs; it is never split or skipped (OPEN P3-g).
-                self.lose(sub, SubscriptionEvent.EVENT_TOO_LARGE)
-                return sent
-            if not sub.credit.spend(entry.size):
-                if not sub.stalled:
-                    self._runtime.observer.credit_stall()
-                sub.stalled = True
-                break
-            sub.delivery = advance(sub.delivery)
-            frames.append(event_frame(sub.id, DeliverySequence(sub.delivery), entry.tail))
-            sub.cursor = entry.event.sequence
+        """One turn: of the stretch behind the cursor what credit and ``room`` bytes allow; the bytes sent."""
+        stretch, credit = self._stretches.behind(sub.cursor, sub.visibility), sub.credit
+        stretch.grow(credit, room)
+        fit = stretch.fitting(sub.conn.selected)
+        wanted = min(fit, bisect_left(stretch.ends, room) + 1)
+        count = min(wanted, credit.count, bisect_right(stretch.ends, credit.nbytes))
+        sent = stretch.ends[count - 1] if count else 0
+        if count:
+            first = DeliverySequence(advance(sub.delivery))
+            sub.delivery = advance(sub.delivery, count)
+            credit.spend(sent, count)
+            frames += event_frames(sub.id, first, stretch.tails[:count])
+            sub.cursor = stretch.sequences[count - 1]
             sub.last_event = EventCut(sub.cursor)
-            if sub.cursor > sub.history_end:
-                sub.lag_frames -= 1
-                sub.lag_bytes -= entry.size
-            sent += entry.size
-            self._runtime.observer.event_sent(entry.size)
+            history = bisect_right(stretch.sequences, sub.history_end, 0, count)
+            sub.lag_frames -= count - history
+            sub.lag_bytes -= sent - (stretch.ends[history - 1] if history else 0)
+            self._runtime.observer.events_sent(count, sent)
+        if count == len(stretch.tails):
+            sub.cursor = stretch.through
+        elif count < wanted:
+            if not sub.stalled:
+                self._runtime.observer.credit_stall()
+            sub.stalled = True
+        elif count == fit and sent < room:
+            # This peer negotiated less than the event needs; it is never split or skipped (OPEN P3-g).
+            self.lose(sub, SubscriptionEvent.EVENT_TOO_LARGE)
+            return sent
         self._settle(sub)
         return sent
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from cext.frame import numbered_frames
 from cext.tlv import Cursor, Writer
 from sidecar.coordinator.wire.codecs import Codec, decode_image
 from sidecar.coordinator.wire.enums import EventKind, FrameType, ObjectKind
 from sidecar.coordinator.wire.errors import MalformedMessage
-from sidecar.coordinator.wire.ids import DeliverySequence, ObjectId, ObjectRevision, SubscriptionId
+from sidecar.coordinator.wire.ids import ID_SIZE, DeliverySequence, ObjectId, ObjectRevision, SubscriptionId
 from sidecar.coordinator.wire.images import nested
 from sidecar.coordinator.wire.payloads import COMPLETE_RECORD
 from sidecar.coordinator.wire.records import ObjectRef, ReplayEvent, SnapshotRecord, SourceGap, TerminalSourceFact
@@ -35,8 +37,8 @@ EVENT_OBJECTS: dict[EventKind, frozenset[ObjectKind]] = {
 }
 """Families that an event of a kind may be about."""
 
-_EVENT_HEAD = struct.Struct(">IB3s16s3sQ")
-_FIELD_1_ID16 = b"\x01\x04\x10"
+_EVENT_PREFIX = bytes([FrameType.COORD_EVENT]) + b"\x01\x04\x10"
+"""Type, and the header of field 1, an id."""
 _FIELD_2_U64 = b"\x02\x04\x08"
 
 
@@ -131,20 +133,13 @@ def event_image(
     return _IMAGE_HEAD.pack(sequence, event_id, kind, object_kind, object_id, revision, schema, len(payload)) + payload
 
 
-def event_frame(subscription: SubscriptionId, delivery: DeliverySequence, tail: bytes) -> bytes:
-    """A whole COORD_EVENT for one subscription from the shared ``tail``; equal to ``CoordEvent(...).encode()``."""
-    return (
-        _EVENT_HEAD.pack(
-            _EVENT_HEAD.size - 4 + len(tail),
-            FrameType.COORD_EVENT,
-            _FIELD_1_ID16,
-            subscription,
-            _FIELD_2_U64,
-            delivery,
-        )
-        + tail
-    )
+def event_frames(subscription: SubscriptionId, first: DeliverySequence, tails: Iterable[bytes]) -> list[bytes]:
+    """Whole COORD_EVENTs for one subscription from shared tails, with the deliveries from ``first`` on.
+
+    Each is equal to ``CoordEvent(...).encode()``. ``OverflowError`` when a delivery would wrap.
+    """
+    return numbered_frames(_EVENT_PREFIX + subscription + _FIELD_2_U64, first, tails)
 
 
-EVENT_HEAD_BYTES = _EVENT_HEAD.size
+EVENT_HEAD_BYTES = 4 + len(_EVENT_PREFIX) + ID_SIZE + len(_FIELD_2_U64) + 8
 """Bytes of a COORD_EVENT in front of its tail: ``EVENT_HEAD_BYTES + len(tail)`` is what credit is debited (P10-06)."""

@@ -369,7 +369,7 @@ class ReplayEnd(Frame, type=FrameType.REPLAY_END):
 
 
 class CoordEvent(Frame, type=FrameType.COORD_EVENT):
-    """One event of one subscription. Senders use ``events.event_frame``, which shares the bytes between receivers."""
+    """One event of one subscription. Senders use ``events.event_frames``, which shares the bytes between receivers."""
 
     subscription_id: Field[SubscriptionId] = field(1, ID16)
     delivery_sequence: Field[DeliverySequence] = field(2, COUNTER)

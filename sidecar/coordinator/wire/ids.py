@@ -107,11 +107,11 @@ event_cut = _u64(EventCut, "EventCut", 0)
 delivery_cut = _u64(DeliveryCut, "DeliveryCut", 0)
 
 
-def advance(counter: _Counter) -> _Counter:
-    """The next value of a counter; raises ``CounterWrap`` instead of wrapping (P4-06)."""
-    if counter >= U64_MAX:
+def advance(counter: _Counter, by: int = 1) -> _Counter:
+    """The value of a counter ``by`` steps later; raises ``CounterWrap`` instead of wrapping (P4-06)."""
+    if counter > U64_MAX - by:
         raise CounterWrap("a u64 counter is exhausted")
-    return cast(_Counter, counter + 1)
+    return cast(_Counter, counter + by)
 
 
 def fresh_id(make: Callable[[bytes], _Id], entropy: Callable[[int], bytes]) -> _Id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,10 @@ class Recorder:
 
     def __getattr__(self, name: str) -> Any:
         return lambda *values: self.calls.append((name, *values))
+
+    def frames_out(self, frames: Sequence[bytes]) -> None:
+        """Each by itself."""
+        self.calls += (("frame_out", frame[4], len(frame)) for frame in frames)
 
     def count(self, *call: Any) -> int:
         return self.calls.count(call)

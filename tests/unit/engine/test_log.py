@@ -9,7 +9,7 @@ from sidecar.coordinator.engine.log import EventLog, replay_event
 from sidecar.coordinator.engine.state import Event
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import EventKind, ObjectiveState, ObjectKind
-from sidecar.coordinator.wire.events import event_frame
+from sidecar.coordinator.wire.events import event_frames
 from sidecar.coordinator.wire.ids import DeliverySequence, SubscriptionId
 from sidecar.coordinator.wire.payloads import ObjectiveRecord
 from tests.unit.engine.harness import id16
@@ -55,7 +55,7 @@ def test_the_bound_of_bytes_may_empty_the_log() -> None:
 def test_the_shared_encoding_is_that_of_the_frame() -> None:
     log = EventLog([event(3, b"x" * size) for size in (100,)], 3)
     entry, subscription = log[3], SubscriptionId(id16(9))
-    made = event_frame(subscription, DeliverySequence(7), entry.tail)
+    made = event_frames(subscription, DeliverySequence(7), [entry.tail])[0]
     assert len(made) == entry.size
     frame = fr.CoordEvent.decode(made[5:])
     plain = replay_event(entry.event)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
+from cext.frame import encode_frame
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType, GapReason
 from sidecar.ops.metrics import CATALOGUE, PREFIX, Kind, Metrics, documentation
@@ -54,14 +55,14 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     metrics.frame_in(FrameType.COORD_COMMAND, 50)
     metrics.frame_in(0x02, 7)
     metrics.frame_in(0x03, 7)
-    metrics.frame_out(FrameType.ACK, 12)
+    metrics.frames_out([encode_frame(FrameType.ACK, bytes(7)), encode_frame(FrameType.COORD_EVENT, bytes(95))] * 2)
     metrics.handshake("ok", 0.02)
     metrics.command(CommandKind.CREATE_OBJECTIVE, "succeeded")
     metrics.refused(ErrorCode.SCOPE_DENIED)
     metrics.gap(GapReason.GRANT_REVOKED)
     metrics.credit_stall()
     metrics.snapshot_page(512, 9000)
-    metrics.event_sent(200)
+    metrics.events_sent(3, 600)
     metrics.batch(64, 0.003)
     metrics.quota("leases")
     metrics.gauge("authority_epoch").set(7)
@@ -69,7 +70,8 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     assert seen['sidecar_frames_total{direction="in",type="coord_command"}'] == 2
     assert seen['sidecar_frame_bytes_total{direction="in",type="coord_command"}'] == 150
     assert seen['sidecar_frames_total{direction="in",type="other"}'] == 2
-    assert seen['sidecar_frames_total{direction="out",type="ack"}'] == 1
+    assert seen['sidecar_frames_total{direction="out",type="ack"}'] == 2
+    assert seen['sidecar_frame_bytes_total{direction="out",type="coord_event"}'] == 200
     assert seen['sidecar_handshakes_total{outcome="ok"}'] == 1
     assert seen['sidecar_handshake_seconds_bucket{le="0.02"}'] == 1
     assert seen['sidecar_handshake_seconds_bucket{le="0.01"}'] == 0
@@ -80,8 +82,8 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     assert seen["sidecar_snapshot_pages_total"] == 1
     assert seen["sidecar_snapshot_records_total"] == 512
     assert seen["sidecar_snapshot_page_bytes_total"] == 9000
-    assert seen["sidecar_events_sent_total"] == 1
-    assert seen["sidecar_event_bytes_total"] == 200
+    assert seen["sidecar_events_sent_total"] == 3
+    assert seen["sidecar_event_bytes_total"] == 600
     assert seen['sidecar_commit_batch_transactions_bucket{le="64.0"}'] == 1
     assert seen['sidecar_commit_batch_transactions_bucket{le="32.0"}'] == 0
     assert seen['sidecar_commit_seconds_bucket{le="0.005"}'] == 1
@@ -115,7 +117,7 @@ def test_no_event_adds_a_series(metrics: Metrics) -> None:
     before = set(exposed(metrics))
     for number in range(256):
         metrics.frame_in(number, 5)
-        metrics.frame_out(number, 5)
+        metrics.frames_out([encode_frame(number, b"")])
     for code in ErrorCode:
         metrics.refused(code)
         metrics.handshake(code.name.lower(), 0.02)

@@ -11,7 +11,7 @@ from cext.frame import FrameTooLarge, FrameTypeRefused, Splitter
 from sidecar.coordinator.wire import frames
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, EventKind, FrameType, ObjectKind
 from sidecar.coordinator.wire.errors import FrameTooLargeError, LocalProtocolError, MalformedMessage, ProtocolViolation
-from sidecar.coordinator.wire.events import event_frame, event_tail
+from sidecar.coordinator.wire.events import event_frames, event_tail
 from sidecar.coordinator.wire.fields import Body, Frame
 from sidecar.coordinator.wire.ids import delivery_sequence
 from sidecar.coordinator.wire.limits import (
@@ -85,7 +85,7 @@ def test_the_largest_event_is_what_its_frame_measures(size: int) -> None:
     event = ReplayEvent(
         source.event_sequence, source.event_id, source.event_kind, source.object, source.object_revision, 1, bytes(size)
     )
-    assert len(event_frame(fix.SUBSCRIPTION, delivery_sequence(1), event_tail(event))) == largest_event(size)
+    assert len(event_frames(fix.SUBSCRIPTION, delivery_sequence(1), [event_tail(event)])[0]) == largest_event(size)
 
 
 def leaf_image(size: int) -> bytes:

@@ -316,6 +316,8 @@ class Streams:
     def _settle(self, sub: Subscription) -> None:
         """Charge what waits and can not go out, or give it back; a full queue is a gap (P3-36, P3-46, P3-48)."""
         frames, nbytes = sub.unsent()
+        if frames == sub.queued_frames and nbytes == sub.queued_bytes:
+            return
         changes = (
             (Resource.QUEUE_FRAMES, frames - sub.queued_frames),
             (Resource.QUEUE_BYTES, nbytes - sub.queued_bytes),

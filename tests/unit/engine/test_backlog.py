@@ -129,7 +129,13 @@ def test_a_turn_of_lookups_is_bounded_and_says_that_there_is_more(world: World) 
 def test_the_order_of_one_connection_is_kept(world: World) -> None:
     client = world.connect()
     first, second = client.create(1), client.update(1)
-    frames = [client.lookup(first.operation_id), first, second, client.lookup(first.operation_id), client.create(1)]
+    frames: list[fr.CoordCommand | fr.GetOperationResult] = [
+        client.lookup(first.operation_id),
+        first,
+        second,
+        client.lookup(first.operation_id),
+        client.create(1),
+    ]
     for frame in frames:
         client.send(frame)
     world.commit()

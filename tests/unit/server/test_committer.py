@@ -166,7 +166,7 @@ async def test_a_newcomer_is_in_the_next_batch_behind_the_one_on_its_way(stage: 
         order.append([operation.principal for batch in batches for operation in batch.operations])
         commit(batches, check)
 
-    stage.store.commit_all = recorded  # type: ignore[method-assign]
+    stage.store.commit_all = recorded  # type: ignore[assignment,method-assign]
     stage.gate.set()
     await stage.committer.drain()
     assert key(2) in order[0], "the commit that follows the one that stood at the gate"
@@ -236,7 +236,7 @@ async def test_a_bug_in_one_command_is_told_and_the_others_go_on(stage: Stage) -
             raise RuntimeError
         return run(conn, command)
 
-    transactions.command = broken  # type: ignore[method-assign]
+    transactions.command = broken  # type: ignore[assignment,method-assign]
     stage.create(client, 1)
     stage.create(other, 2)
     async with asyncio.timeout(20):

@@ -15,7 +15,7 @@ from tests.interop.phux.stream import Phase, View
 from tests.interop.scenes import PLENTY, create, create_many, follow, head, objective, overflow, retain, same_view
 from tests.interop.server import Server, running
 
-SHORT_CERTIFICATE_SECONDS = 2
+SHORT_CERTIFICATE_SECONDS = 3
 
 
 @pytest.fixture

@@ -195,6 +195,16 @@ def _frames_agree(real: frame.Splitter, plain: plain_frame.Splitter, held: list[
         held.append((found[1], expected[1]))
 
 
+def numbered(draw: random.Random) -> None:
+    """Rows of numbered frames, also at the end of the numbers."""
+    prefix, first = draw.randbytes(draw.randrange(1, 40)), draw.choice([0, 1, U64 - 2, U64, draw.randrange(U64)])
+    tails = [draw.randbytes(draw.choice([0, 1, 150, 5_000])) for _ in range(draw.randrange(6))]
+    expected, unexpected = attempt(partial(plain_frame.numbered_frames, prefix, first, tails), OverflowError)
+    made, refusal = attempt(partial(frame.numbered_frames, prefix, first, tails), OverflowError)
+    assert (refusal is None) == (unexpected is None)
+    assert made == expected
+
+
 def credits(draw: random.Random) -> None:
     """Balances under random calls near their bounds."""
     maxima = draw.choice([0, 3, 4096, U64]), draw.choice([0, 100, U64])
@@ -202,7 +212,8 @@ def credits(draw: random.Random) -> None:
     for _ in range(20):
         amounts = draw.choice([0, 1, 2, 4095, U64, draw.randrange(U64)]), draw.choice([0, 1, 50, U64])
         if draw.random() < 0.5:
-            assert real.spend(amounts[1]) == plain.spend(amounts[1])
+            spent = amounts[1], draw.choice([1, amounts[0]])
+            assert real.spend(*spent) == plain.spend(*spent)
         else:
             _, unexpected = attempt(partial(plain.add, *amounts), plain_credit.CreditOverflow)
             _, refusal = attempt(partial(real.add, *amounts), credit.CreditOverflow)
@@ -263,5 +274,5 @@ def digests(draw: random.Random) -> None:
 
 
 TARGETS: dict[str, Callable[[random.Random], None]] = {
-    target.__name__: target for target in (wire, explained, tlv_scan, image, split, credits, quotas, digests)
+    target.__name__: target for target in (wire, explained, tlv_scan, image, split, numbered, credits, quotas, digests)
 }

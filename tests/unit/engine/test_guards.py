@@ -224,15 +224,16 @@ def test_a_counter_at_its_end_fences_instead_of_wrapping(counter: str) -> None:
 
 
 @pytest.mark.req("P4-06")
-def test_a_delivery_counter_at_its_end_fences() -> None:
+@pytest.mark.parametrize(("left", "fenced"), [(0, True), (1, True), (2, False)])
+def test_a_delivery_counter_at_its_end_fences(left: int, fenced: bool) -> None:
     world = World()
     client = world.connect()
     subscription = client.live()
-    client.conn.subscriptions[subscription].delivery = DeliveryCut(U64_MAX)
+    client.conn.subscriptions[subscription].delivery = DeliveryCut(U64_MAX - left)
     client.send(client.create(1))
     client.pull()
-    assert world.engine.fenced is not None
-    assert client.events() == []
+    assert (world.engine.fenced is not None) == fenced
+    assert [event.delivery_sequence for event in client.events()] == ([] if fenced else [U64_MAX - 1, U64_MAX])
 
 
 # ---- grants ----

@@ -321,7 +321,7 @@ class Engine:
         self._runtime.durable = group.after
         if group.events:
             self._streams.published(self._runtime.log.append(group.events), self.connections)
-            self._retention.bound_log(self.connections, fresh=len(group.events))
+            self._retention.published(self.connections, len(group.events))
         for conn, frame, request_id in group.replies:
             conn.reply(frame, request_id)
 
@@ -384,6 +384,7 @@ class Engine:
             if conn.closing is None:
                 self._still_granted(conn)
         self._leases.expire(self.connections)
+        self._retention.bound_log(self.connections)
         try:
             self._retention.prune()
         except CounterWrap as error:

@@ -96,10 +96,11 @@ class EventLog:
         self.nbytes += sum(len(entry.event.payload) for entry in added)
         return added
 
-    def excess(self, max_bytes: int, max_count: int) -> int:
-        """First sequence that a log of these bounds would retain."""
+    def excess(self, max_bytes: int, max_count: int, step: int | None = None) -> int:
+        """First sequence that a log of these bounds would retain; no more than ``step`` behind the first one of now."""
         first, nbytes = self.first, self.nbytes
-        while self.head + 1 - first > max_count or (nbytes > max_bytes and first <= self.head):
+        end = self.head + 1 if step is None else min(self.head + 1, first + step)
+        while first < end and (self.head + 1 - first > max_count or nbytes > max_bytes):
             nbytes -= len(self[first].event.payload)
             first += 1
         return first

@@ -20,6 +20,7 @@ STRETCH_SCAN: Final = 4_096
 """Events that are looked at for one stretch."""
 _LENGTH_BYTES: Final = 4
 """What the limit of a frame does not count."""
+_NO_CREDIT: Final = Credit(1, 1)
 _KEPT: Final = 64
 """Places of which the stretch is kept; that many are wanted only by those who do not keep up."""
 
@@ -63,6 +64,11 @@ class Stretch:
                 self.payloads.append(content)
                 payload, frame = max(payload, content), max(frame, size)
         self.through, self._largest = through, (payload, frame)
+
+    def first(self) -> int | None:
+        """Sequence of the first of the events; ``None`` when none of those that are looked at is visible."""
+        self.grow(_NO_CREDIT, 1)
+        return self.sequences[0] if self.sequences else None
 
     def fitting(self, selected: Limits) -> int:
         """How many of the events go out before one that the peer's limits do not allow."""

@@ -17,7 +17,7 @@ from sidecar.coordinator.engine.connection import Connection
 from sidecar.coordinator.engine.log import LogEntry
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.engine.runtime import Runtime
-from sidecar.coordinator.engine.stretch import STRETCH_SCAN, Stretches
+from sidecar.coordinator.engine.stretch import Stretches
 from sidecar.coordinator.engine.visibility import Visibility
 from sidecar.coordinator.machines.lease import LeaseEvent
 from sidecar.coordinator.machines.subscription import FOLLOWING, SUBSCRIPTION, SubscriptionEvent
@@ -282,10 +282,8 @@ class Streams:
         log = self._runtime.log
         if not sub.waiting or sub.cursor + 1 < log.first:
             return None
-        for sequence in range(sub.cursor + 1, min(log.head, sub.cursor + STRETCH_SCAN) + 1):
-            if sub.visibility.sees_event(log[sequence].event):
-                return EventSequence(sequence)
-        return None
+        first = self._stretches.behind(sub.cursor, sub.visibility).first()
+        return None if first is None else EventSequence(first)
 
     def end(self, conn: Connection, reason: GapReason) -> None:
         """The authority or the grant is gone: one GAP for each open subscription, then all are closed (W8-09)."""
@@ -333,16 +331,23 @@ class Streams:
 
     def retained_from(self, first: int, connections: list[Connection]) -> None:
         """The log is about to lose everything before ``first``: whoever still waits for some of it has a gap."""
-        log = self._runtime.log
+        newest: dict[Visibility, int] = {}
         for conn in connections:
             for sub in list(_open(conn)):
                 if sub.cursor + 1 >= first:
                     continue
-                lost = range(sub.cursor + 1, first)
-                if sub.waiting and any(sub.visibility.sees_event(log[sequence].event) for sequence in lost):
+                if sub.visibility not in newest:
+                    newest[sub.visibility] = self._newest_before(first, sub.visibility)
+                if sub.waiting and newest[sub.visibility] > sub.cursor:
                     self.lose(sub, SubscriptionEvent.EVENTS_LOST)
                 else:
                     sub.cursor = first - 1
+
+    def _newest_before(self, first: int, visibility: Visibility) -> int:
+        """The newest retained event before ``first`` that is visible; 0 when there is none."""
+        log = self._runtime.log
+        lost = range(first - 1, log.first - 1, -1)
+        return next((sequence for sequence in lost if visibility.sees_event(log[sequence].event)), 0)
 
     # ---- delivery ----
 

@@ -1,0 +1,143 @@
+"""What one frame, one batch or one tick may cost at most, counted in looks at events and operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sidecar.coordinator.engine.log import EventLog, LogEntry
+from sidecar.coordinator.engine.policy import Policy
+from sidecar.coordinator.engine.retention import LOG_STEP
+from sidecar.coordinator.engine.state import Entry, State
+from sidecar.coordinator.engine.tree import Tree
+from sidecar.coordinator.wire import frames as fr
+from sidecar.coordinator.wire.enums import Capability, GapReason, Scope
+from sidecar.coordinator.wire.limits import RETENTION_FLOOR
+from sidecar.coordinator.wire.records import Succeeded, Tombstoned
+from tests.unit.engine.harness import Client, World
+from tests.unit.engine.test_change_retention import change, result
+from tests.unit.engine.test_log import event
+
+SUBSCRIPTIONS = 16
+
+
+class Looks:
+    """Counts what is looked up in the log."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        look = EventLog.__getitem__
+
+        def counted(log: EventLog, sequence: int) -> LogEntry:
+            self.count += 1
+            return look(log, sequence)
+
+        monkeypatch.setattr(EventLog, "__getitem__", counted)
+
+
+def world_of(events: int, policy: Policy | None = None) -> World:
+    """A world whose log holds so many events of objectives."""
+    tail = [event(sequence) for sequence in range(1, events + 1)]
+    return World(policy=policy, state=State.build([], [], tail, events))
+
+
+def admin_of(world: World) -> Client:
+    return world.connect(200, capabilities=int(Capability.ADMINISTRATION))
+
+
+def blind(world: World, after: int = 0) -> Client:
+    """Many subscriptions that stand at an old event and see none of what is there; their peer does not read."""
+    client = world.connect(1, scopes=Scope.WORK_COMMAND)
+    client.conn.writable = False
+    for _ in range(SUBSCRIPTIONS):
+        client.send(client.subscribe(after))
+    assert len([frame for frame in client.pull() if isinstance(frame, fr.Subscribed)]) == SUBSCRIPTIONS
+    return client
+
+
+@pytest.mark.req("P10-17", "P14-12")
+def test_what_leaves_the_log_is_looked_at_once_for_all_who_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = 2_000
+    world = world_of(events)
+    admin = admin_of(world)
+    client = blind(world)
+    looks = Looks(monkeypatch)
+    admin.done(change(admin, events=0))
+    assert world.engine.stats().retained_from == events + 1
+    assert client.gaps() == []
+    assert looks.count < 4 * events
+
+
+@pytest.mark.req("P10-17")
+def test_change_retention_takes_events_in_steps_and_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 3
+    world = world_of(steps * LOG_STEP)
+    admin, reader = admin_of(world), world.connect(1, scopes=Scope.WORK_READ)
+    early, late = reader.live(0, 0, 0), reader.live(2 * LOG_STEP, 0, 0)
+    looks = Looks(monkeypatch)
+    admin.done(change(admin, events=0))
+    firsts = [world.engine.stats().retained_from]
+    assert looks.count <= 6 * LOG_STEP
+    reader.pull()
+    assert [(gap.subscription_id, gap.reason) for gap in reader.gaps()] == [(early, GapReason.RETENTION)]
+    while firsts[-1] <= steps * LOG_STEP:
+        world.advance(0.25)
+        firsts.append(world.engine.stats().retained_from)
+    assert firsts == [1 + LOG_STEP, 1 + 2 * LOG_STEP, 1 + 3 * LOG_STEP]
+    reader.pull()
+    assert [gap.subscription_id for gap in reader.gaps()] == [early, late]
+    world.advance(0.25)
+    assert len(world.engine._runtime.log) == 1  # the newest batch stays
+
+
+@pytest.mark.req("W8-09")
+def test_at_a_fence_the_log_is_looked_at_once_for_all_who_stand_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = 2_000
+    world = world_of(events)
+    client = blind(world)
+    looks = Looks(monkeypatch)
+    world.engine.fence("it was lost")
+    client.pull()
+    assert [gap.observed_event for gap in client.gaps()] == [None] * SUBSCRIPTIONS
+    assert looks.count <= 2 * events
+
+
+@pytest.mark.req("P8-40", "P6-16")
+def test_change_retention_does_not_look_at_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    admin = admin_of(world)
+    first = admin.create(1)
+    admin.done(first)
+    for number in range(2, 200):
+        admin.done(admin.create(number))
+    walks: list[int] = []
+    items = Tree.items
+
+    def counted(tree: Tree[bytes, Entry], after: bytes | None = None) -> Iterator[tuple[bytes, Entry]]:
+        walks.append(len(tree))
+        return items(tree, after)
+
+    monkeypatch.setattr(Tree, "items", counted)
+    admin.done(change(admin, RETENTION_FLOOR + 1_000))
+    admin.done(change(admin, RETENTION_FLOOR + 500))
+    assert walks == []
+    monkeypatch.undo()
+    world.advance(RETENTION_FLOOR + 499)
+    assert isinstance(result(admin, first), Succeeded)
+    assert world.engine.next_deadline() == pytest.approx(world.now.mono + 1)
+    world.advance(1)
+    assert isinstance(result(admin, first), Tombstoned)
+
+
+def test_a_jump_over_many_promises_is_worked_off_in_bounded_ticks() -> None:
+    world = World(policy=Policy(prune_batch=10))
+    admin = admin_of(world)
+    for number in range(1, 31):
+        admin.done(admin.create(number))
+    admin.done(change(admin, RETENTION_FLOOR + 1_000))
+    world.advance(RETENTION_FLOOR)
+    for _ in range(4):
+        assert world.engine.stats().head_sequence == 61  # nothing is due yet, whatever was promised
+        world.advance(0.25)
+    assert world.engine.next_deadline() == pytest.approx(world.now.mono + 999)

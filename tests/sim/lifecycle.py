@@ -195,6 +195,13 @@ class Street:
 
     # ---- the end ----
 
+    def act_together(self) -> None:
+        """Whoever may sends a command, and what is admitted is on its way to the disk."""
+        self.settle()
+        for life in self.lives:
+            life.speak_up()
+        self.take()
+
     def leave(self) -> None:
         """Everybody who is left disconnects, wherever he is."""
         for life in self.lives:

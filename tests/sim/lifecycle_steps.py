@@ -110,6 +110,15 @@ class Resident(Speaker):
         """Something that makes events, mostly."""
         self.ask(FrameType.COORD_COMMAND, {"authority_guard": self.guard, **self._command()})
 
+    def update(self) -> None:
+        """A command that succeeds, if it is within the scopes."""
+        command = {
+            "operation_id": id16(1_000 + self.rng.getrandbits(60)),
+            "command_kind": int(CommandKind.UPDATE_OBJECTIVE),
+            "payload": pl.UpdateObjective(objective_id=ObjectiveId(id16(1)), schema=1, document=b"").body(),
+        }
+        self.ask(FrameType.COORD_COMMAND, {"authority_guard": self.guard, **command})
+
     def follow(self) -> None:
         """The next step of the snapshot or replay that was begun last; a snapshot when there is none."""
         if not self.begins:
@@ -193,6 +202,15 @@ class Life:
             for _ in range(self.rng.randrange(1, 4)):
                 if not self.wire.session.closing:
                     self._work()
+
+    def speak_up(self) -> None:
+        """Send a command that is admitted, if there is room and right for one."""
+        if self.speaker is not None and not self.wire.session.closing:
+            self.wire.session.set_writable(True)
+            self.wire.session.process(self.wire.now)
+            self.wire.received()
+            if not self.wire.session.closing:
+                self.speaker.update()
 
     def leave(self) -> None:
         """The transport is gone."""

@@ -39,6 +39,8 @@ def end(street: Street, way: int) -> None:
         street.settle()
     elif way == 1:
         street.world.engine.fence("the store failed")
+    else:
+        street.act_together()
     street.leave()
     street.settle()
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from sidecar.base.clock import Now
 from sidecar.base.witnessing import Refusal, WitnessError, WitnessRefused
-from sidecar.coordinator.authority.certificate import WitnessPin, verify_certificate
+from sidecar.coordinator.authority.certificate import CertificateInvalid, WitnessPin, verify_certificate
 from sidecar.coordinator.machines.authority import AUTHORITY, AuthorityEvent, AuthorityState
 from sidecar.coordinator.wire.ids import (
     ActivationSequence,
@@ -295,7 +295,13 @@ def _certificate(
             if refused.reason is not Refusal.EPOCH_TOO_LOW or too_low >= _PROPOSALS:
                 raise
             continue
-        verify_certificate(
-            certificate, pin, coordinator_id=coordinator, epoch=epoch, incarnation=incarnation, now=clock()
-        )
+        try:
+            verify_certificate(
+                certificate, pin, coordinator_id=coordinator, epoch=epoch, incarnation=incarnation, now=clock()
+            )
+        except CertificateInvalid:
+            # Whoever granted it holds the lease until its end; the token goes back where it came from.
+            with contextlib.suppress(WitnessError):
+                witness.relinquish(coordinator, certificate.activation_sequence, certificate.fencing_token)
+            raise
         return certificate, asked

@@ -342,6 +342,30 @@ def test_a_certificate_of_another_witness_than_the_pinned_one_installs_nothing(w
         house.activate(store, pin=wrong_pin)
     assert store.installed().epoch == 0
     assert Step.INSTALL not in house.trace
+    # The token went back: with the right pin nobody waits for the end of a lease.
+    house.activate(store)
+    assert house.slept == []
+
+
+class GrantsAndFails(LocalWitness):
+    """Cannot be reached any more after a grant."""
+
+    def activate(
+        self, coordinator_id: CoordinatorId, epoch: AuthorityEpoch, incarnation_id: IncarnationId
+    ) -> ActivationCertificate:
+        certificate = super().activate(coordinator_id, epoch, incarnation_id)
+        self.down = True
+        return certificate
+
+
+@pytest.mark.req("P12-08", "P12-20")
+def test_an_unusable_certificate_is_told_also_when_its_token_cannot_go_back(house: House) -> None:
+    house.witness.service.close()
+    house.witness = GrantsAndFails(house.root / "witness", house.clock)
+    store = house.open()
+    with pytest.raises(CertificateInvalid):
+        house.activate(store, pin=WitnessPin(b"\xab" * 16, house.witness.pin.public_key))
+    assert isinstance(house.witness.calls[-1], Relinquish)
 
 
 class LyingWitness(LocalWitness):

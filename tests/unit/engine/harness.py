@@ -315,7 +315,7 @@ class Snapshot:
         while cursor is not None:
             request = client.next_page(begin, cursor)
             answers = client.ask(request)
-            page = next(frame for frame in answers if isinstance(frame, fr.SnapshotPage))
+            (page,) = (frame for frame in answers if isinstance(frame, fr.SnapshotPage))
             assert page.request_id == request.request_id
             assert page.cursor == cursor
             assert page.page_index == len(self.pages)

@@ -102,6 +102,7 @@ class Replay:
             asked = next_page(client, begin.replay_id, cursor)
             page, *more = client.ask(asked)
             assert isinstance(page, fr.ReplayPage), page
+            assert not any(isinstance(frame, fr.ReplayPage) for frame in more)
             assert (page.request_id, page.replay_id) == (asked.request_id, begin.replay_id)
             assert (page.cursor, page.page_index) == (cursor, len(self.pages))
             self.pages.append(page)

@@ -46,7 +46,7 @@ def guarded(client: Client, name: str, guard: AuthorityGuard) -> fr.Frame:
         ("coordinator_id", b"\x12" * 16),
         ("authority_epoch", 6),
         ("activation_sequence", 8),
-        ("fencing_token_sha256", bytes(32)),
+        ("fencing_token_sha256", FakeAuthority().guard[-32:-1] + b"\x00"),
     ],
 )
 def test_each_part_of_the_guard_must_match(name: str, part: str, value: object) -> None:

@@ -294,6 +294,20 @@ def test_a_replay_lasts_sixty_seconds(world: World, reader: Client, maker: Clien
     assert state(reader, subscription).state is SubscriptionState.PAUSED_GAP
 
 
+@pytest.mark.req("P10-29", "P3-40")
+def test_a_replay_is_not_applied_after_its_lease_also_before_the_tick(
+    world: World, reader: Client, maker: Client
+) -> None:
+    subscription = pause(reader, maker)
+    replay = Replay(reader, subscription, state(reader, subscription).last_event)
+    world.advance(LEASE_SECONDS, tick=False)
+    reader.refused(applied(reader, replay.begin, 1, 1_000), ErrorCode.CURSOR_INVALID)
+    assert state(reader, subscription).state is SubscriptionState.PAUSED_GAP
+    make(maker, 1, 500)
+    reader.pull()
+    assert reader.events() == []
+
+
 @pytest.mark.req("P10-29", "P3-40", "P9-09")
 @pytest.mark.parametrize("tick", [True, False])
 def test_a_page_ordered_in_time_and_taken_too_late_is_refused(

@@ -339,6 +339,18 @@ def test_an_expired_lease_is_refused_also_before_the_tick(world: World, client: 
     assert client.gaps()[0].reason is GapReason.CURSOR_INVALID
 
 
+@pytest.mark.req("P9-05", "P3-40")
+def test_a_snapshot_is_not_applied_after_its_lease_also_before_the_tick(world: World, client: Client) -> None:
+    client.done(client.create(1))
+    snapshot = client.snapshot(reserve=True)
+    world.advance(60, tick=False)
+    answers = client.ask(client.applied(snapshot.begin, 1, 1_000))
+    assert [type(answer) for answer in answers] == [fr.Gap, fr.CoordErrorFrame]
+    assert client.errors()[0].code is ErrorCode.CURSOR_INVALID
+    client.done(client.create(2))
+    assert client.events() == []
+
+
 @pytest.mark.req("P9-06", "P3-50")
 def test_a_disconnect_releases_leases_and_reservations(world: World, client: Client) -> None:
     client.done(client.create(1))

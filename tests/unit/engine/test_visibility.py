@@ -35,6 +35,7 @@ from sidecar.coordinator.wire.records import ObjectRef, Succeeded, Unknown
 from tests.unit.engine.fakes import key
 from tests.unit.engine.harness import World, id16
 from tests.unit.engine.replays import Replay
+from tests.unit.wire.samples import COMMAND_SAMPLES
 
 ID = id16(3)
 OWNER, STRANGER = 1, 2
@@ -224,6 +225,38 @@ def test_mutations_need_their_scopes_and_capabilities(
     world = full_world()
     client = world.connect(OWNER, scopes=scopes)
     client.refused(client.command(kind, body), code)
+
+
+NEEDED = {
+    CommandKind.CREATE_OBJECTIVE: Scope.WORK_COMMAND,
+    CommandKind.UPDATE_OBJECTIVE: Scope.WORK_COMMAND,
+    CommandKind.CANCEL_RUN: Scope.WORK_COMMAND,
+    CommandKind.PAUSE_RUN: Scope.WORK_COMMAND,
+    CommandKind.RESUME_RUN: Scope.WORK_COMMAND,
+    CommandKind.ACK_SIGNAL: Scope.WORK_READ | Scope.SIGNAL_ACK,
+    CommandKind.SUPPRESS_SIGNAL: Scope.WORK_READ | Scope.SIGNAL_ACK,
+    CommandKind.REGISTER_ARTIFACT_MANIFEST: Scope.WORK_COMMAND,
+    CommandKind.CHANGE_RETENTION: Scope.ADMIN,
+}
+"""Table P6-t2 written down once more, but for what is never served here."""
+
+
+@pytest.mark.req("P6-10", "P6-14", "P6-05", "W8-03")
+@pytest.mark.parametrize("kind", NEEDED)
+def test_a_command_needs_exactly_its_scopes(kind: CommandKind) -> None:
+    world = full_world()
+    body = COMMAND_SAMPLES[kind].body()
+
+    def denied(scopes: Scope) -> bool:
+        client = world.connect(OWNER, scopes=scopes, capabilities=0x1F)
+        code = {error.code for error in client.ask(client.command(kind, body)) if isinstance(error, fr.CoordErrorFrame)}
+        assert client.conn.closing is None
+        client.detach()
+        return code == {ErrorCode.SCOPE_DENIED}
+
+    assert not denied(NEEDED[kind])
+    for bit in Scope:
+        assert denied(Scope(0x3F) & ~bit) is bool(bit & NEEDED[kind])
 
 
 @pytest.mark.req("P5-16")

@@ -6,6 +6,7 @@ from sidecar.coordinator.engine.commands import record_of
 from sidecar.coordinator.engine.state import Record, State
 from sidecar.coordinator.wire import payloads as pl
 from sidecar.coordinator.wire.enums import (
+    BindingState,
     ObjectiveState,
     ObjectKind,
     RunState,
@@ -13,8 +14,16 @@ from sidecar.coordinator.wire.enums import (
     SignalState,
     WorkSessionState,
 )
-from sidecar.coordinator.wire.ids import ArtifactId, BindingId, ObjectiveId, RunId, WorkSessionId
-from sidecar.coordinator.wire.records import SnapshotRecord
+from sidecar.coordinator.wire.ids import (
+    ArtifactId,
+    BindingId,
+    Fingerprint,
+    IncarnationId,
+    ObjectiveId,
+    RunId,
+    WorkSessionId,
+)
+from sidecar.coordinator.wire.records import LocalResource, SnapshotRecord, TerminalBindingRef
 
 BINDING = b"\x77" * 16
 
@@ -51,6 +60,18 @@ def session(
     bound = None if binding is None else BindingId(binding)
     payload = pl.WorkSessionRecord(run_id=RunId(id16(run)), state=state, active_binding=bound)
     return record_of(ObjectKind.WORK_SESSION, id16(number), revision, payload)
+
+
+def binding(session: int) -> Record:
+    """The active binding ``BINDING`` of a work session."""
+    ref = TerminalBindingRef(
+        BindingId(BINDING),
+        WorkSessionId(id16(session)),
+        Fingerprint(b"\xf1" * 32),
+        IncarnationId(b"\xf2" * 16),
+        LocalResource(1),
+    )
+    return record_of(ObjectKind.BINDING, BINDING, 1, pl.BindingRecord(binding=ref, state=BindingState.ACTIVE))
 
 
 def signal(number: int, state: SignalState = SignalState.OPEN, *, session: int = 1, revision: int = 1) -> Record:

@@ -127,7 +127,7 @@ def test_an_event_that_leaves_the_log_unsent_is_a_gap_and_a_hidden_one_is_not() 
     assert (len(reader.events()), reader.gaps()) == (30, [])
 
 
-@pytest.mark.req("P10-17")
+@pytest.mark.req("P10-17", "P10-37")
 def test_an_event_that_the_peer_can_not_take_is_an_internal_gap(world: World, maker: Client) -> None:
     small = world.connect(1, scopes=Scope.WORK_READ, selected=Limits(8_192, 4_096, 16, 300, 64, 65_536))
     subscription = small.live(0, 64, 60_000)

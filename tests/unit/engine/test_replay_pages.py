@@ -480,7 +480,12 @@ def test_pages_are_counted(world: World, reader: Client, maker: Client) -> None:
 def test_without_the_capability_a_paused_subscription_is_not_replayed(world: World, maker: Client) -> None:
     without = world.connect(1, scopes=Scope.WORK_READ, capabilities=0x1F & ~REPLAY)
     subscription = pause(without, maker)
-    without.refused(open_replay(without, subscription, 0), ErrorCode.CAPABILITY_REQUIRED)
+    begin = fr.ReplayBegin.build(
+        {"request_id": 1, "replay_id": id16(9), "subscription_id": subscription, "replay_cut": 0, "lease_expires_at": 1}
+    )
+    following = (next_page(without, id16(9), None), applied(without, begin))
+    for frame in (open_replay(without, subscription, 0), *following):
+        without.refused(frame, ErrorCode.CAPABILITY_REQUIRED)
     assert state(without, subscription).state is SubscriptionState.PAUSED_GAP
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from sidecar.coordinator.authority.grants import EMPTY, KeyRecord, Registry
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire import payloads as pl
 from sidecar.coordinator.wire.enums import (
@@ -20,6 +23,7 @@ from sidecar.coordinator.wire.ids import ObjectId, RunId
 from sidecar.coordinator.wire.limits import RETENTION_FLOOR
 from sidecar.coordinator.wire.records import ObjectRef, Precondition, SnapshotRecord, Succeeded, Tombstoned, Unknown
 from tests.unit.engine import families as fam
+from tests.unit.engine.fakes import key
 from tests.unit.engine.harness import Client, World, id16
 
 PAUSE, RESUME, CANCEL = CommandKind.PAUSE_RUN, CommandKind.RESUME_RUN, CommandKind.CANCEL_RUN
@@ -139,6 +143,38 @@ def test_pausing_a_run_with_an_active_binding_is_not_gated() -> None:
     client.done(command(client, PAUSE))
     client.done(command(client, RESUME))
     assert stored(world, ObjectKind.RUN, RUN)[0] == 3
+
+
+@pytest.mark.req("W8-11", "W8-07")
+@pytest.mark.parametrize("how", ["removed", "revoked", "expired", "malformed"])
+def test_the_end_of_a_grant_touches_no_run_and_no_terminal(how: str) -> None:
+    """What a workload started goes on without it; what it still had waiting is not done."""
+    bound = [fam.run(RUN), fam.session(SESSION, RUN, binding=fam.BINDING), fam.binding(SESSION)]
+    free = [fam.run(RUN + 1, RunState.PLANNED), fam.session(SESSION + 1, RUN + 1), fam.run(RUN + 2)]
+    world = World(state=fam.holding(*bound, *free))
+    workload = world.connect(1, expires_in=100)
+    watcher = world.connect(2, capabilities=0x1F)
+    both = tuple(KeyRecord(bytes(32), key(number), "phux-coordinator", 0x3F, 2**40) for number in (1, 2))
+    world.engine.set_registry(Registry(both, 1), world.now)
+    workload.done(command(workload, PAUSE))
+    watcher.live(world.disk.last_sequence)
+    world.commit()
+    work = {ref: record for ref, record in world.disk.records.items() if ref[0] != ObjectKind.ADMIN}
+    written = (dict(world.disk.operations), list(world.disk.events), world.engine.stats().head_sequence)
+    workload.send(command(workload, RESUME))
+    workload.send(command(workload, CANCEL, run=RUN + 1))
+    if how == "expired":
+        world.advance(100)
+    else:
+        gone = (replace(both[0], revoked_at=1),) if how == "revoked" else ()
+        changed = EMPTY if how == "malformed" else Registry((*gone, both[1]), 2)
+        world.engine.set_registry(changed, world.now)
+    assert workload.conn.closing is ErrorCode.AUTHENTICATION_FAILED
+    world.commit()
+    watcher.pull()
+    assert {ref: record for ref, record in world.disk.records.items() if ref[0] != ObjectKind.ADMIN} == work
+    assert (world.disk.operations, world.disk.events, world.engine.stats().head_sequence) == written
+    assert watcher.events() == []
 
 
 @pytest.mark.req("P8-42")

@@ -17,6 +17,7 @@ from sidecar.coordinator.wire.ids import delivery_sequence
 from sidecar.coordinator.wire.limits import (
     CONTROL_BYTES,
     CONTROL_FRAMES,
+    HANDSHAKE_FRAME,
     HARD,
     LEASE_SECONDS,
     QUEUE_BYTES,
@@ -327,6 +328,15 @@ def test_receiving_changes_no_limit() -> None:
         SMALL.frame = HARD.frame  # type: ignore[misc]
 
 
+@pytest.mark.req("P3-25", "P3-26", "P3-27", "P3-28", "P3-29", "P3-35")
+def test_the_hard_and_the_reference_limits_are_those_of_the_specification() -> None:
+    assert Limits(1_048_576, 524_288, 1_024, 262_144, 4_096, 8_388_608) == HARD
+    assert Limits(524_288, 262_144, 512, 131_072, 1_024, 4_194_304) == REFERENCE
+    assert HANDSHAKE_FRAME == 16_384
+
+
+@pytest.mark.req("P3-33", "P3-34", "P3-36", "P3-37", "P3-38", "P3-40", "P3-41", "P3-42", "P3-43", "P3-44", "P3-45")
+@pytest.mark.req("P3-46", "P3-47")
 def test_policy_limits_stand_in_the_table() -> None:
     """Hard ceilings per connection, principal and server; the engine holds them."""
     table: dict[str, tuple[Any, ...]] = {name: tuple(caps) for name, caps in QUOTAS.items()}

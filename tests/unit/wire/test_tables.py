@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.coordinator.wire import enums, errors, frames, limits
+from sidecar.coordinator.wire import enums, errors, frames, limits, records
 from sidecar.coordinator.wire.codecs import REQUEST_ID
 from sidecar.coordinator.wire.enums import (
     KNOWN_CAPABILITIES,
@@ -288,6 +288,44 @@ def test_the_catalog_holds_work_and_nothing_of_the_terminal_endpoint() -> None:
     """Every frame is of this document or of the workload profile; none carries a stream, a bootstrap or L3 metadata."""
     assert all(name not in ("stream_id", "bootstrap_id", "metadata", "title", "cwd", "pid") for _, name in names())
     assert {kind for kind in FrameType if "TERMINAL" in kind.name or "INPUT" in kind.name} == set()
+
+
+@pytest.mark.req("P8-34")
+def test_effects_are_in_no_frame() -> None:
+    """What a terminal owner is to do goes through an adapter inside: no frame, command or record has its shape."""
+    effects = (records.EffectAttempt, records.SpawnPayload, records.PendingSpawn, records.ActiveBinding)
+    shapes = (*frames.FRAMES.values(), *COMMANDS.values(), *RECORD_PAYLOADS.values())
+    described = {(shape.TITLE, item.name): item.codec.doc for shape in shapes for item in shape.FIELDS}
+    assert described["BINDING", "binding"] == records.TerminalBindingRef.__name__
+    found = {where for where, doc in described.items() for effect in effects if effect.__name__ in doc}
+    assert found == set()
+    assert [kind.name for kind in FrameType if "EFFECT" in kind.name] == []
+
+
+TYPED = limits.HARD.typed_payload + 4
+CONTENT = {
+    ("COORD_COMMAND", "payload"): TYPED,
+    ("COORD_EVENT", "payload"): TYPED,
+    # A tag, the completed sequence, the kind of the result, then its payload.
+    ("COORD_COMMAND_RESULT", "operation"): 11 + TYPED,
+    ("OPERATION_RESULT", "operation"): 11 + TYPED,
+    ("SNAPSHOT_PAGE", "records"): limits.HARD.frame,
+    ("REPLAY_PAGE", "events"): limits.HARD.frame,
+}
+"""Fields that can hold more than a cursor, and their most bytes; pages are bounded by the selected page as a whole."""
+
+
+@pytest.mark.req("P3-52", "P3-51")
+def test_content_is_in_bounded_payloads_and_pages_alone() -> None:
+    fields = {
+        (shape.TITLE, item.name): item.codec.width[1] for shape in frames.FRAMES.values() for item in shape.FIELDS
+    }
+    assert {where: most for where, most in fields.items() if most > limits.MAX_CURSOR + 4} == CONTENT
+    for shape in (*COMMANDS.values(), *RECORD_PAYLOADS.values()):
+        wide = [item.name for item in shape.FIELDS if item.codec.width[1] > 4_100]
+        # A record or command has one place for content, never a list of them.
+        assert len(wide) <= 1, shape
+        assert all(item.codec.width[1] <= 11 + TYPED for item in shape.FIELDS)
 
 
 UNCORRELATED = {

@@ -200,7 +200,7 @@ def _event(kind: EventKind, content: Any, sequence: Any, identity: Any, revision
 
 def _coord_events() -> Values:
     def build(event: ReplayEvent, subscription: Any, delivery: Any) -> CoordEvent:
-        shared = {column.name: getattr(event, column.name) for column in dataclasses.fields(event)}
+        shared = {column.name: getattr(event, column.name) for column in dataclasses.fields(event) if column.init}
         return CoordEvent.build({**shared, "subscription_id": subscription, "delivery_sequence": delivery})
 
     return st.builds(build, _replay_events(), PLAIN["id16"], PLAIN["u64 ≠ 0"])

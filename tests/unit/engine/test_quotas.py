@@ -117,7 +117,7 @@ def test_bytes_pinned_by_cuts() -> None:
     assert isinstance(second.ask(second.open_snapshot())[0], fr.SnapshotBegin)
 
 
-@pytest.mark.req("P3-34", "P3-45", "P3-49")
+@pytest.mark.req("P3-34", "P3-45", "P3-48", "P3-49")
 def test_subscriptions_of_a_connection_a_principal_and_the_server() -> None:
     world = World(policy=caps(subscriptions=(32, 64, 70)))
     clients = [world.connect(1) for _ in range(3)]
@@ -125,8 +125,10 @@ def test_subscriptions_of_a_connection_a_principal_and_the_server() -> None:
         for _ in range(32):
             client.live(0)
         client.refused(client.subscribe(0), ErrorCode.RESOURCE_EXHAUSTED)
+        assert len(client.conn.subscriptions) == 32, "a refusal leaves none"
     clients[2].refused(clients[2].subscribe(0), ErrorCode.RESOURCE_EXHAUSTED)
     clients[2].refused(clients[2].open_snapshot(reserve=True), ErrorCode.RESOURCE_EXHAUSTED)
+    assert (clients[2].conn.subscriptions, clients[2].conn.leases) == ({}, {})
     other = world.connect(2)
     for _ in range(6):
         other.live(0)

@@ -17,7 +17,7 @@ from sidecar.cli.coordinator_stats import (
     look,
     number,
 )
-from sidecar.cli.coordinator_target import Command, CommandFailed, Exit
+from sidecar.cli.coordinator_target import Command, CommandFailed, Exit, FiniteType
 
 
 @click.command(name="quota", cls=Command, epilog=EXIT_HELP)
@@ -25,7 +25,7 @@ from sidecar.cli.coordinator_target import Command, CommandFailed, Exit
 @click.option(
     "--check",
     "limit",
-    type=click.FloatRange(0, 100),
+    type=FiniteType(0, 100),
     metavar="PERCENT",
     help="End with exit code 1 when one is fuller than this.",
 )

@@ -136,13 +136,13 @@ def default_pins() -> Path:
     return Path(home) / "sidecar" / "client" / "pins.json"
 
 
-class SecondsType(click.FloatRange):
-    """A number of seconds within bounds. NaN compares false with every bound, so it is refused by name."""
+class FiniteType(click.FloatRange):
+    """A number within bounds. NaN compares false with every bound, so it is refused by name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if math.isnan(number):
-            self.fail(f"{value} is not a number of seconds", param, ctx)
+            self.fail(f"{value} is not a number", param, ctx)
         return number
 
 
@@ -225,14 +225,14 @@ _OPTIONS: Final = (
     _connection("--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."),
     _connection(
         "--wait",
-        type=SecondsType(0, 86_400),
+        type=FiniteType(0, 86_400),
         default=0.0,
         show_default=True,
         help="Seconds to wait for the server.",
     ),
     _connection(
         "--recover",
-        type=SecondsType(0, 86_400),
+        type=FiniteType(0, 86_400),
         default=10.0,
         show_default=True,
         help="Seconds to look up what became of a command whose reply was lost.",
@@ -240,7 +240,7 @@ _OPTIONS: Final = (
     _connection(
         "--timeout",
         "patience",
-        type=SecondsType(0.01, 3_600),
+        type=FiniteType(0.01, 3_600),
         default=10.0,
         show_default=True,
         help="Seconds for each answer.",

@@ -17,7 +17,7 @@ from typing import Final, NoReturn, Protocol
 import click
 
 from sidecar.cli.coordinator_stats import EXIT_HELP, Look, admin_options, admin_socket, document_line, look, rates
-from sidecar.cli.coordinator_target import Command
+from sidecar.cli.coordinator_target import Command, FiniteType
 from sidecar.cli.coordinator_top_view import Line, fitted, painted, silent, view
 from sidecar.cli.main import one_line
 from sidecar.ops.admin import CannotAsk
@@ -33,7 +33,7 @@ _SHOW_CURSOR: Final = "\x1b[?25h"
 @click.command(name="top", cls=Command, epilog=EXIT_HELP)
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteType(0.1, 3600),
     default=2.0,
     show_default=True,
     help="Seconds between two looks.",

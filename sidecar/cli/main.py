@@ -76,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away; the interpreter must not try to flush into it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         sys.exit(REFUSED)
     except Exception as error:
         if not _declared(error):
@@ -115,6 +114,15 @@ def _click_text(error: click.ClickException) -> str:
     return text if error.ctx is None else f"{text.rstrip('.')}; see: {error.ctx.command_path} --help"
 
 
+def _give_up_output() -> None:
+    """What nobody takes is dropped: the interpreter must not fail on it a second time at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(text: str, code: int) -> None:
     click.echo(f"sidecar: {one_line(text)}", err=True)
+    _give_up_output()
     sys.exit(code)

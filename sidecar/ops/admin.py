@@ -303,8 +303,8 @@ def _document(path: Path, head: bytes, body: bytes) -> dict[str, Any]:
         raise CannotAsk(f"{path}: {words[1].decode('ascii', 'replace')} {said}")
     try:
         document = json.loads(body)
-    except ValueError:
-        raise CannotAsk(f"{path}: the answer was cut off") from None
+    except (ValueError, RecursionError):
+        raise CannotAsk(f"{path}: the answer was cut off or is no JSON") from None
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise NotBelieved(f"{path}: the server tells another version of its document; use a client of its release")
     return document

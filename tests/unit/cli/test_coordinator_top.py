@@ -6,7 +6,9 @@ import copy
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from sidecar.cli.coordinator import command
 from sidecar.cli.coordinator_stats import Look, levels_of, number, rates, seconds, size
 from sidecar.cli.coordinator_top_view import Line, Mark, fitted, painted, silent, view
 
@@ -234,3 +236,10 @@ def test_quotas_are_sorted_by_how_full_they_are() -> None:
 )
 def test_short_forms(shown: str, text: str) -> None:
     assert shown == text
+
+
+@pytest.mark.parametrize("arguments", [("top", "--interval", "nan"), ("quota", "--check", "nan")])
+def test_nan_is_no_interval_and_no_percentage(arguments: tuple[str, ...]) -> None:
+    """It is within every bound, pauses for no time and is exceeded by nothing."""
+    ran = CliRunner().invoke(command, [*arguments, "--admin-socket", "/nonexistent/admin.sock"])
+    assert (ran.exit_code, "nan is not a number" in ran.output) == (2, True)

@@ -254,3 +254,41 @@ def test_ctrl_c_while_modules_are_loaded_shows_no_traceback(
     )
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
     assert not (tmp_path / "dev").exists()
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    """`command` in a shell in which `$S` is this command line; nothing is on its standard input."""
+    return subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "S": f"{sys.executable} -m sidecar"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("streams", [">&-", ">&- <&-"])
+def test_a_closed_standard_output_is_one_line(streams: str) -> None:
+    for arguments in ("--version", "coordinator explain 0000000151"):
+        done = shell(f"$S {arguments} {streams}")
+        assert (done.returncode, done.stderr) == (1, "sidecar: Bad file descriptor\n"), arguments
+
+
+def test_output_that_can_not_be_written_is_one_line() -> None:
+    done = shell("$S coordinator explain 0000000151 >/dev/full")
+    assert (done.returncode, done.stderr) == (1, "sidecar: No space left on device\n")
+
+
+def test_whatever_stream_is_closed_no_file_is_opened_in_its_place(tmp_path: Path) -> None:
+    """What a command opens first would be descriptor 0, 1 or 2, and what is printed would go there."""
+    (tmp_path / "click.py").write_text("import os\nos._exit(os.open('click.py', os.O_RDONLY))\n")
+    for streams in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        done = shell(f"cd {tmp_path} && PYTHONPATH={tmp_path}:{ROOT} $S {streams}")
+        assert done.returncode > 2, streams
+
+
+def test_a_closed_standard_error_takes_nothing_away() -> None:
+    done = shell("$S coordinator explain 0000000151 2>&-; $S nonsense 2>&-; echo $?")
+    assert done.stdout.endswith("1 frame, 1 fault\n2\n")

@@ -51,7 +51,7 @@ def test_every_connection_hears_of_each_renewal_before_the_expiry(tmp_path: Path
         assert metrics["sidecar_authority_renewal_seconds_count"] >= 3
 
 
-@pytest.mark.req("P12-17", "P12-24", "P13-05", "W9-06")
+@pytest.mark.req("P12-17", "P12-24", "P13-05")
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_without_the_witness_the_server_fences_itself(tmp_path: Path, how: str) -> None:
     with Cluster(tmp_path, certificate_seconds=2) as cluster:

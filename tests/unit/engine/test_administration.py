@@ -103,7 +103,7 @@ def test_nothing_is_noted_once_fenced_or_without_a_valid_certificate() -> None:
     assert world.disk.records == expired.disk.records == {}
 
 
-@pytest.mark.req("P6-16", "W8-06")
+@pytest.mark.req("P6-16")
 def test_the_credentials_follow_the_registry() -> None:
     world = World()
     one, two, three = (key_record(key(number)) for number in (1, 2, 3))
@@ -130,7 +130,6 @@ def test_the_credentials_follow_the_registry() -> None:
     assert world.disk.last_sequence == 0
 
 
-@pytest.mark.req("W8-06")
 def test_a_registry_that_cannot_be_used_changes_no_record() -> None:
     world = World()
     world.engine.set_registry(registry(1, key_record(key(1))), world.now)

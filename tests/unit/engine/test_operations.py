@@ -344,7 +344,7 @@ def test_nothing_is_answered_before_it_is_durable(world: World, client: Client) 
     ]
 
 
-@pytest.mark.req("P8-13", "P8-17")
+@pytest.mark.req("P8-13", "P8-17", "P14-08")
 def test_one_batch_holds_operation_record_and_events_or_nothing_survives(world: World, client: Client) -> None:
     world.auto_commit = False
     command = client.create(1)
@@ -361,7 +361,10 @@ def test_one_batch_holds_operation_record_and_events_or_nothing_survives(world: 
     assert lost.one(lost.lookup(command.operation_id), fr.OperationResultFrame).operation == Unknown()
     world.disk.commit(batch)
     kept = world.restart().connect()
-    assert isinstance(kept.one(kept.lookup(command.operation_id), fr.OperationResultFrame).operation, Succeeded)
+    result = kept.one(kept.lookup(command.operation_id), fr.OperationResultFrame).operation
+    assert isinstance(result, Succeeded)
+    assert kept.done(kept.create(1, operation=command.operation_id)).operation == result
+    assert world.disk.last_sequence == result.completed_event_sequence, "the reply that was lost made nothing twice"
 
 
 def test_many_transactions_share_a_batch_up_to_its_bound() -> None:

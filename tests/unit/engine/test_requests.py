@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, Scope
-from sidecar.coordinator.wire.errors import ProtocolError
+from sidecar.coordinator.wire.errors import ProtocolError, ProtocolViolation
 from sidecar.coordinator.wire.ids import EventCut, ReplayId, SubscriptionId
 from sidecar.coordinator.wire.limits import CONTROL_BYTES, CONTROL_FRAMES, HARD, Limits
 from tests.unit.engine.harness import Client, World, id16, no_snapshot
@@ -198,6 +198,18 @@ def test_a_peer_that_pings_and_never_reads_is_closed_at_the_bound(world: World, 
     assert sum(map(len, frames)) <= CONTROL_BYTES
     last = fr.decode_frame(frames[-1][4], frames[-1][5:])
     assert isinstance(last, fr.CoordErrorFrame)
+
+
+@pytest.mark.req("W8-10", "P13-05")
+def test_what_comes_behind_the_end_of_a_connection_is_not_processed(world: World, client: Client) -> None:
+    client.done(client.create(1))
+    subscription, held = client.live(2, 0, 0), world.used()
+    client.conn.close(ProtocolViolation("over"))
+    for frame in (client.open_snapshot(reserve=True), client.subscribe(0), client.create(2), client.lookup(id16(1))):
+        client.send(frame)
+    client.send(client.credit(subscription, 1 << 31, 0))
+    assert (world.used(), world.engine.stats().backlog) == (held, 0)
+    assert [type(frame) for frame in client.pull()] == [fr.CoordErrorFrame]
 
 
 def test_a_peer_that_reads_may_ping_without_end(client: Client) -> None:

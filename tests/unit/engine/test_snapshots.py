@@ -114,7 +114,7 @@ def test_pages_stay_below_records_and_bytes(world: World) -> None:
     assert {1, 3} <= set(sizes), "some pages are bounded by bytes, some by records"
 
 
-@pytest.mark.req("P9-10")
+@pytest.mark.req("P9-10", "P3-51")
 def test_a_record_larger_than_the_selected_page_refuses_the_snapshot(world: World) -> None:
     maker = world.connect()
     room = page_room(SMALL.page_bytes, 32)

@@ -201,7 +201,7 @@ def test_admin_alone_neither_reads_nor_commands() -> None:
     admin.refused(admin.create(50), ErrorCode.SCOPE_DENIED)
 
 
-@pytest.mark.req("P6-10", "P6-11", "P6-14", "P5-17")
+@pytest.mark.req("P6-10", "P6-11", "P6-14", "P5-17", "P7-26")
 @pytest.mark.parametrize(
     ("kind", "payload", "scopes", "code"),
     [

@@ -161,6 +161,7 @@ def test_offers_that_cannot_work_are_malformed(changes: dict[str, int]) -> None:
     assert wire.refusal()[0] == ErrorCode.MALFORMED_MESSAGE
 
 
+@pytest.mark.req("P3-20", "P3-53")
 def test_the_selected_limits_are_the_smaller_ones() -> None:
     house = House(limits=Limits(600_000, 300_000, 7, 65_536, 100, 1_000_000))
     wire = house.open()

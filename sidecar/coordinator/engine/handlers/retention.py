@@ -10,7 +10,7 @@ from sidecar.coordinator.wire.records import AdminRetention
 
 
 def change_retention(situation: Situation, command: ChangeRetention) -> Change:
-    """The one RETENTION record, under the coordinator's own id; what it means is ``administration.kept``."""
+    """The one RETENTION record, under the coordinator's own id; what it means is ``Policy.kept``."""
     values = AdminRetention(command.operation_result_secs, command.event_bytes, command.artifact_bytes)
     payload = AdminRecord(admin_kind=AdminKind.RETENTION, payload=values.encode())
     stored = situation.state.get(ObjectKind.ADMIN, situation.coordinator_id)

@@ -51,7 +51,7 @@ _WATCH_SECONDS: Final = 120.0
 
 @click.group(name="coordinator", cls=Group, epilog=EXIT_HELP)
 def command() -> None:
-    """Durable work: hello, snapshot, watch, objectives, operations; and what goes on: top, quota, explain.
+    """Durable work: snapshot, watch, objectives, runs, signals, artifacts, operations; live: top, quota, explain.
 
     Commands that work with it prove their key and verify the server first. The first use pins the server's authority; a
     changed one is refused from then on. Private keys come from a file, a descriptor or a credential, never from the

@@ -251,8 +251,9 @@ def _proves(public_key: bytes, challenge: WorkloadChallenge, response: WorkloadR
     return same
 
 
-def _server_transcript(challenge: WorkloadChallenge) -> bytes:
-    return server_transcript(
+def _challenged(challenge: WorkloadChallenge) -> tuple[bytes, int, int, bytes, bytes, bytes, int, bytes, bytes]:
+    """What both transcripts begin with, in their order."""
+    return (
         challenge.service,
         challenge.negotiated_major,
         challenge.negotiated_minor,
@@ -263,21 +264,12 @@ def _server_transcript(challenge: WorkloadChallenge) -> bytes:
         challenge.channel_binding,
         challenge.authority_public_key,
     )
+
+
+def _server_transcript(challenge: WorkloadChallenge) -> bytes:
+    return server_transcript(*_challenged(challenge))
 
 
 def _client_transcript(challenge: WorkloadChallenge, key_id: bytes, requested_expiry: int, scopes: int) -> bytes:
-    return client_transcript(
-        challenge.service,
-        challenge.negotiated_major,
-        challenge.negotiated_minor,
-        challenge.client_nonce,
-        challenge.server_nonce,
-        challenge.server_incarnation,
-        challenge.channel_binding_kind,
-        challenge.channel_binding,
-        challenge.authority_public_key,
-        challenge.authority_proof,
-        key_id,
-        requested_expiry,
-        scopes.to_bytes(SCOPE_BYTES, "big"),
-    )
+    image = scopes.to_bytes(SCOPE_BYTES, "big")
+    return client_transcript(*_challenged(challenge), challenge.authority_proof, key_id, requested_expiry, image)

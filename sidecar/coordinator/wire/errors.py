@@ -7,6 +7,7 @@
 # ruff: noqa: N818 - the classes carry the names of the code table
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from sidecar.coordinator.wire.enums import ErrorCode
@@ -178,6 +179,15 @@ ERRORS: dict[ErrorCode, type[ProtocolError]] = {
 def error_for(code: ErrorCode, message: str = "", request_id: int | None = None) -> ProtocolError:
     """The typed error of a code, for example of a received COORD_ERROR."""
     return ERRORS[code](message, request_id=request_id)
+
+
+def refusal_of(read: Callable[[], object]) -> str | None:
+    """Why ``read`` refuses, ``None`` when it does not."""
+    try:
+        read()
+    except ProtocolError as error:
+        return error.message
+    return None
 
 
 def clip_diagnostic(message: str) -> str:

@@ -31,7 +31,7 @@ from sidecar.coordinator.wire.enums import (
     SignalState,
     WorkSessionState,
 )
-from sidecar.coordinator.wire.errors import MAX_DIAGNOSTIC, CapabilityRequired, ProtocolError
+from sidecar.coordinator.wire.errors import MAX_DIAGNOSTIC, CapabilityRequired, refusal_of
 from sidecar.coordinator.wire.fields import Body, Field, field
 from sidecar.coordinator.wire.ids import (
     ArtifactId,
@@ -227,11 +227,7 @@ class AdminRecord(Body, title="ADMIN"):
         return ADMIN_PAYLOADS[self.admin_kind].decode(self.payload)
 
     def fault(self) -> str | None:
-        try:
-            self.content()
-        except ProtocolError as error:
-            return error.message
-        return None
+        return refusal_of(self.content)
 
 
 RecordPayload: TypeAlias = (

@@ -18,7 +18,7 @@ from sidecar.coordinator.wire.codecs import (
     text,
 )
 from sidecar.coordinator.wire.enums import ErrorCode, IndeterminateReason, ObjectKind, OperationTag, ResultKind
-from sidecar.coordinator.wire.errors import MAX_DIAGNOSTIC, ProtocolError
+from sidecar.coordinator.wire.errors import MAX_DIAGNOSTIC, refusal_of
 from sidecar.coordinator.wire.ids import (
     AuthorityEpoch,
     BindingId,
@@ -97,11 +97,7 @@ class Succeeded(Record):
         return RESULT_PAYLOADS[self.result_kind].decode(self.payload)
 
     def fault(self) -> str | None:
-        try:
-            self.content()
-        except ProtocolError as error:
-            return error.message
-        return None
+        return refusal_of(self.content)
 
 
 @record

@@ -40,7 +40,7 @@ from sidecar.coordinator.wire.enums import (
     SourceGapReason,
     TargetTag,
 )
-from sidecar.coordinator.wire.errors import ProtocolError, RevisionConflict
+from sidecar.coordinator.wire.errors import RevisionConflict, refusal_of
 from sidecar.coordinator.wire.ids import (
     BindingId,
     EffectAttemptId,
@@ -203,11 +203,7 @@ class TerminalSourceFact(Record):
         return FACT_PAYLOADS[self.kind].decode(self.payload)
 
     def fault(self) -> str | None:
-        try:
-            self.content()
-        except ProtocolError as error:
-            return error.message
-        return None
+        return refusal_of(self.content)
 
 
 @record
@@ -297,11 +293,7 @@ class EffectAttempt(Record):
     def fault(self) -> str | None:
         if not isinstance(self.target, EFFECT_TARGETS[self.kind]):
             return f"{self.kind.name} does not take this target"
-        try:
-            self.content()
-        except ProtocolError as error:
-            return error.message
-        return None
+        return refusal_of(self.content)
 
 
 def encode_target(target: EffectTarget) -> bytes:

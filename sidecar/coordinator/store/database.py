@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -41,18 +42,12 @@ def open_database(directory: Path, entropy: Callable[[int], bytes]) -> apsw.Conn
         _create(directory, entropy)
     check_file(path, path.lstat())
     connection = _connect(path)
-    try:
+    with _closed_by_failure(path, connection):
         _check_version(path, connection)
         _check_integrity(path, connection)
         _upgrade(connection)
         if connection.pragma("journal_mode") != "wal":
             raise StoreCorrupt(path, "is not in WAL mode; something else wrote it")
-    except apsw.Error as error:
-        connection.close()
-        raise opening_error(path, error) from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -71,18 +66,25 @@ def _connect(path: Path) -> apsw.Connection:
         connection = apsw.Connection(str(path), flags=_FLAGS)
     except apsw.Error as error:
         raise opening_error(path, error) from error
-    try:
+    with _closed_by_failure(path, connection):
         for setting in _SETTINGS:
             connection.execute(setting)
         if connection.readonly("main"):
             raise StoreReadOnly(path, "cannot be written; check the volume and its permissions")
+    return connection
+
+
+@contextmanager
+def _closed_by_failure(path: Path, connection: apsw.Connection) -> Iterator[None]:
+    """Whatever goes wrong closes the connection; an error of SQLite becomes the typed one."""
+    try:
+        yield
     except apsw.Error as error:
         connection.close()
         raise opening_error(path, error) from error
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def _check_version(path: Path, connection: apsw.Connection) -> None:

@@ -10,8 +10,9 @@ PY := $(VENV)/bin/python
 CEXT := $(wildcard cext/*.pyx cext/*.pxd) setup.py
 ARGS ?=
 FUZZ_SECONDS ?= 120
+SOAK_SECONDS ?= 600
 
-.PHONY: help build run test lint fuzz bench annotate coverage sanitize clean
+.PHONY: help build run test lint fuzz soak bench annotate coverage sanitize clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -55,6 +56,9 @@ sanitize: build ## the same tests and a seeded fuzz under AddressSanitizer and U
 
 fuzz: build ## compare cext and the wire with their oracles for FUZZ_SECONDS (120); ARGS="--seed N" repeats a run
 	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
+soak: build ## 64 clients do everything at once for SOAK_SECONDS (600) against one server; ARGS="--seed N" repeats a run
+	$(PY) -m tests.soak --seconds $(SOAK_SECONDS) $(ARGS)
 
 bench: build ## medians beside plain-Python oracles and floors; only measures, never fails on time
 	$(PY) -m pytest $(ARGS) $(sort $(wildcard tests/bench/test_bench_*.py))

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import uvloop
 
@@ -137,8 +138,27 @@ def _serve(config: ServeConfig, log: Log, stop: StopRequest) -> None:
             if admin is not None:
                 admin.stop()
             health.stop()
+        if server.held_up:
+            _end_beside_a_commit(log, _lost(fenced))
     if fenced is not None:
-        raise CannotServe(ExitCode.FENCED, f"the authority was lost: {fenced}; start again to activate anew")
+        raise _lost(fenced)
+
+
+def _lost(fenced: str | None) -> CannotServe:
+    return CannotServe(ExitCode.FENCED, f"the authority was lost: {fenced}; start again to activate anew")
+
+
+def _end_beside_a_commit(log: Log, error: CannotServe) -> NoReturn:
+    """End the process as it is: the thread of the writer is inside of the disk and can neither be ended nor waited for.
+
+    The store is as after a kill, and its lock is held until the kernel lets go of the commit.
+    """
+    problem = f"{error}; the disk still has a commit, a successor waits for it"
+    log.error("stopped", exit_code=int(error.exit_code), problem=problem)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"sidecar: {problem}\n")
+        sys.stderr.flush()
+    os._exit(int(error.exit_code))
 
 
 def _activate(

@@ -44,6 +44,8 @@ class Committer:
         self._observer = observer
         self._failed = failed
         self._in_flight = 0
+        self._since: float | None = None
+        """Monotonic second at which the batch on its way was taken."""
         self._due = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -62,9 +64,17 @@ class Committer:
         self.kick()
         await self._idle.wait()
 
-    def stop(self) -> None:
-        """End the writer thread; blocks until what it holds is written. The store stays open."""
-        self._writer.stop()
+    def stop(self, patience: float | None = None) -> bool:
+        """End the writer thread; blocks until what it holds is written. The store stays open.
+
+        False when that takes longer than ``patience`` seconds: the store must not be touched any more.
+        """
+        return self._writer.stop(patience)
+
+    def held_up(self, now: Now) -> float:
+        """Seconds for which the disk has had the batch on its way; 0 when there is none. May be asked from anywhere."""
+        since = self._since
+        return 0.0 if since is None else max(0.0, now.mono - since)
 
     def _check(self) -> None:
         """Right before COMMIT, in the writer's thread: a commit needs a certificate that is valid at that moment."""
@@ -85,6 +95,7 @@ class Committer:
                     break
                 self._writer.submit(batch, self._reporter(batch, now.mono))
                 self._in_flight += 1
+                self._since = now.mono
         except (Fenced, StoreStopped) as error:
             self._failed(str(error))
         except Exception as error:
@@ -105,6 +116,7 @@ class Committer:
 
     def _done(self, batch: Batch, taken: float, failure: BaseException | None) -> None:
         self._in_flight -= 1
+        self._since = None
         now = self._clock()
         if failure is not None:
             self._failed(f"a commit failed: {failure}")

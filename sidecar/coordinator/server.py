@@ -38,7 +38,9 @@ TICK_SECONDS: Final = 0.25
 LOOK_SECONDS: Final = 2.0
 """How long the admin socket waits for the loop."""
 SILENT_SECONDS: Final = 10.0
-"""A loop that has not ticked for so long is not healthy."""
+"""A loop that has not ticked for so long is not healthy, a server whose disk keeps a commit for so long not ready."""
+COMMIT_SECONDS: Final = 5.0
+"""How long a fenced server waits for a commit that the disk does not give back."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,9 @@ class CoordinatorServer:
         self._stopping = False
         self._bound = False
         self._fence_noted = False
+        self.held_up = False
+        """After `serve`: the disk still has a commit. The store must not be touched, and no thread can end: only the
+        end of the process is left. Whether that commit becomes durable nobody knows, as with every fence."""
         self.registry = parts.watcher.current
         """The snapshot in force: what the watcher found whole, never what it is just reading."""
         self._gone = asyncio.Event()
@@ -144,9 +149,10 @@ class CoordinatorServer:
 
     def _shut_down(self) -> None:
         assert self._committer is not None
-        self._committer.stop()
-        self._workers.shutdown(cancel_futures=True)
-        if self._engine.fenced is not None:
+        fenced = self._engine.fenced is not None
+        self.held_up = not self._committer.stop(COMMIT_SECONDS if fenced else None)
+        self._workers.shutdown(wait=not self.held_up, cancel_futures=True)
+        if fenced:
             return
         # From here on nothing is committed: a successor may start.
         try:
@@ -213,6 +219,11 @@ class CoordinatorServer:
             reasons.append("socket: its file was removed or replaced, clients do not find this server; restart it")
         if self._engine.fenced is None and not self._engine.authority.valid(self._clock()):
             reasons.append("authority: the certificate is expired")
+        waiting = 0.0 if self._committer is None else self._committer.held_up(self._clock())
+        if waiting > SILENT_SECONDS:
+            reasons.append(
+                f"store: the disk has not finished a commit for {waiting:.0f} s, commands wait; check the volume"
+            )
         if self._parts.watcher.fault is not None:
             reasons.append("registry: not usable, nobody can log in (see the log)")
         return reasons

@@ -59,12 +59,16 @@ class StoreWriter:
             self._waiting.append((batch, done))
             self._changed.notify()
 
-    def stop(self) -> None:
-        """Write what waits, then end the thread; the store stays open. Safe to call twice."""
+    def stop(self, patience: float | None = None) -> bool:
+        """Write what waits, then end the thread; the store stays open. Safe to call twice.
+
+        False when the thread is still held up by the disk after ``patience`` seconds; without them it is waited for.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while group := self._next_group():

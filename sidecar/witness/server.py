@@ -128,6 +128,8 @@ class WitnessServer:
             await stop.wait()
         finally:
             server.close()
+            # What was accepted just now is known a turn of the loop later.
+            await asyncio.sleep(0)
             for peer, busy in list(self._peers.items()):
                 if not busy:
                     peer.drop("stopping")

@@ -184,6 +184,7 @@ def test_a_value_is_advertised_once_it_is_durable_and_after_a_restart() -> None:
     assert world.restart().connect(3).conn.result_seconds == RETENTION_FLOOR + DAY
 
 
+@pytest.mark.req("P5-10", "P8-40")
 def test_the_configured_bounds_stay() -> None:
     """An administrator makes results stay longer and the log shorter, never the other way round."""
     world = World(policy=Policy(retention_seconds=RETENTION_FLOOR + DAY, event_bytes=10_000))

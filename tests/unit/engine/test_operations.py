@@ -126,6 +126,20 @@ def test_a_retry_after_a_restart_returns_the_stored_result(world: World, client:
     assert restarted.engine.stats().head_sequence == 2
 
 
+@pytest.mark.req("P8-09")
+def test_equal_commands_have_one_digest_whatever_carries_them(world: World, client: Client) -> None:
+    commands = [client.create(1), client.update(1), client.update(1, request=4_000)]
+    for command in commands:
+        client.done(command)
+    restarted = world.restart()
+    again = restarted.connect(2)
+    commands.append(again.update(1))
+    again.done(commands[-1])
+    digests = [restarted.disk.operations[command.operation_id].digest for command in commands]
+    assert len(set(digests)) == 2
+    assert len(set(digests[1:])) == 1
+
+
 @pytest.mark.req("P8-10", "P8-15")
 @pytest.mark.parametrize("changed", ["kind", "payload", "preconditions", "extension", "principal", "unknown kind"])
 def test_a_used_operation_id_with_anything_else_conflicts(world: World, client: Client, changed: str) -> None:

@@ -61,6 +61,7 @@ class House:
 
     world: World = field(default_factory=World)
     limits: Limits = HARD
+    capabilities: int = CAPABILITIES
     registry: Registry = field(default_factory=Registry)
     lookups: int = 0
     crashes: list[Exception] = field(default_factory=list)
@@ -74,7 +75,7 @@ class House:
             key=AUTHORITY_KEY,
             registry=self._registry,
             limits=self.limits,
-            capabilities=CAPABILITIES,
+            capabilities=self.capabilities,
             entropy=self.world.entropy,
             observer=self.world.observer,
             crashed=self.crashes.append,

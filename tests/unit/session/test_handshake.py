@@ -136,16 +136,17 @@ def test_an_offer_that_is_no_image_is_malformed(image: bytes) -> None:
 
 @pytest.mark.req("P5-12")
 def test_capabilities_are_what_both_sides_have() -> None:
-    wire = House().open()
-    wire.hello(offered_capabilities=(1 << 63) | 0x1 | 0x8)
-    wire.respond()
-    assert wire.take(fr.CoordHelloOk).negotiated_capabilities == 0x1
+    for offered, negotiated in (((1 << 63) | 0x2 | 0x8, 0x8), (0, 0), (0x1F, 0x19)):
+        wire = House(capabilities=0x19).open()
+        wire.hello(offered_capabilities=offered)
+        wire.respond()
+        assert wire.take(fr.CoordHelloOk).negotiated_capabilities == negotiated
 
 
 @pytest.mark.req("P5-13", "P5-14")
-@pytest.mark.parametrize(("offered", "required"), [(0x1, 0x3), (0x1F, 0x2), (0x1F, 0x1F), (1 << 63, 1 << 63)])
+@pytest.mark.parametrize(("offered", "required"), [(0x1, 0x9), (0, 0x1), (0x1F, 0x2), (0x1F, 0x1F), (1 << 63, 1 << 63)])
 def test_required_capabilities_that_are_not_met_are_fatal(offered: int, required: int) -> None:
-    wire = House().open()
+    wire = House(capabilities=0x19).open()
     wire.send(hello(offered_capabilities=offered, required_capabilities=required))
     assert wire.refusal()[0] == ErrorCode.CAPABILITY_REQUIRED
     assert wire.session.state is ConnectionState.CLOSED

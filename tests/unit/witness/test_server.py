@@ -9,11 +9,13 @@ import re
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from sidecar.base.unixsocket import SocketFile
 from sidecar.base.witnessing import Refusal, WitnessProtocolError, WitnessRefused, WitnessUnavailable
@@ -35,6 +37,12 @@ QUICK = 0.2
 """Request deadline of servers whose slow peers are watched."""
 
 
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """On the loop of the witness's process: asyncio's own loses what connects while a server closes."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
 class Running:
     """A server in a thread of its own."""
 
@@ -43,7 +51,7 @@ class Running:
         self.path = directory / "run" / "witness.sock"
         self._limits = (request_seconds, max_connections, uid)
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=asyncio.run, args=(self._main(),))
+        self._thread = threading.Thread(target=run, args=(self._main(),))
         self._thread.start()
         assert self._ready.wait(PATIENCE)
 
@@ -440,6 +448,34 @@ def test_a_renewal_never_waits_for_most_of_the_certificates_life(
         pytest.raises(WitnessUnavailable, match=rf"did not answer in {re.escape(seconds)} s"),
     ):
         lone_client(tmp_path / "witness.sock", timeout=timeout).renew(certificate)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_stop_closes_what_connects_at_that_moment(tmp_path: Path, turns: int) -> None:
+    """Whichever turn of the loop the stop comes in, the peer is not left with a connection that nobody serves."""
+    local = LocalWitness(tmp_path / "state", Clock())
+    path = tmp_path / "run" / "witness.sock"
+
+    async def serve_and_stop() -> None:
+        server = WitnessServer(
+            local.service, request_seconds=PATIENCE, max_connections=8, entropy=os.urandom, log=Log(local.log)
+        )
+        stop = asyncio.Event()
+        with listening(SocketFile(path)) as sock, socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(PATIENCE)
+            peer.connect(str(path))
+            serving = asyncio.create_task(server.serve(sock, stop))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            stop.set()
+            await serving
+            sock.close()
+            read_to_end(peer)
+
+    try:
+        run(serve_and_stop())
+    finally:
+        local.service.close()
 
 
 def test_a_witness_of_another_user_is_not_talked_to(start: Start) -> None:

@@ -28,6 +28,7 @@ from sidecar.app.layout import Layout
 from sidecar.app.provision import provision
 from sidecar.base.ed25519 import SigningKey
 from sidecar.base.keysource import load_seed_file
+from sidecar.ops.admin import fetch
 
 READY_SECONDS = 60.0
 EXIT_SECONDS = 30.0
@@ -197,6 +198,10 @@ class Cluster:
         with urllib.request.urlopen(self.ready["metrics_url"], timeout=10) as answer:
             text = answer.read().decode()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+
+    def stats(self) -> dict[str, Any]:
+        """The document of the admin socket."""
+        return fetch(Path(self.ready["admin_socket"]))
 
     def health(self, path: str) -> tuple[int, str]:
         """Status and text of a health path."""

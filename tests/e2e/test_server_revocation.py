@@ -156,3 +156,21 @@ def test_nothing_that_a_client_sent_behind_its_revocation_is_answered(cluster: C
                     break
                 assert isinstance(answer, fr.CoordPong)
         assert not any(isinstance(frame, fr.CoordPong) for frame in peer.rest())
+
+
+@pytest.mark.req("W8-08", "W8-10", "P3-50")
+def test_a_revoked_peer_that_does_not_read_is_cut_off(cluster: Cluster) -> None:
+    """Its socket is full, so that nothing can be told; the session, its quota and the socket go all the same."""
+    with Peer(cluster.socket) as stalled, Peer(cluster.socket) as writer:
+        stalled.login(cluster.key("operator"), 0x1F)
+        writer.login(cluster.key("admin"))
+        stalled.subscribe(nbytes=1 << 23)
+        while eventually(lambda: cluster.stats()["connections"])[0]["writable"]:
+            for _ in range(8):
+                writer.send(writer.create(bytes(100_000)))
+                writer.expect(fr.CoordCommandResult)
+        assert [len(conn["subscriptions"]) for conn in cluster.stats()["connections"]] == [1, 0]
+        revoke(cluster, "operator")
+        left = eventually(lambda: (found := cluster.stats())["sockets"] == {"handshake": 0, "active": 1} and found)
+        assert left["quotas"]["connections"]["used"] == left["quotas"]["subscriptions"]["used"] + 1 == 1
+        writer.ping()

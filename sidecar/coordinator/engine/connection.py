@@ -39,7 +39,8 @@ class Sink(Protocol):
     """The transport of a connection."""
 
     def wake(self) -> None:
-        """There is output to take. Called at most once between two calls of ``take``; it must not call back at once."""
+        """There is output to take. Called at most once between two calls of ``take``, and once more when the connection
+        is closing; it must not call back at once."""
 
 
 class Reply(NamedTuple):
@@ -211,6 +212,9 @@ class Connection:
         if self.closing is None:
             self.closing = code
             self.out.clear()
+            # A transport that is not writable takes nothing and may have been woken for that already. The end it must
+            # hear of all the same.
+            self._awake = False
             self.wake()
 
     def forget_requests(self) -> None:

@@ -232,6 +232,20 @@ def test_output_is_taken_in_small_pieces_and_wakes_once(world: World, client: Cl
     assert taken == 20
 
 
+@pytest.mark.req("W8-08")
+def test_a_transport_that_was_woken_and_took_nothing_hears_of_the_end(world: World, client: Client) -> None:
+    client.live(0)
+    client.conn.writable = False
+    client.send(client.create(1))
+    world.commit()
+    wakes = client.wakes
+    client.send(client.create(2))
+    world.commit()
+    assert client.wakes == wakes
+    world.engine.fence("it was lost")
+    assert client.wakes == wakes + 1
+
+
 def test_an_unwritable_connection_gets_replies_but_no_page_and_no_event(world: World, client: Client) -> None:
     client.done(client.create(1))
     client.live(0)

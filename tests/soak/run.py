@@ -100,9 +100,20 @@ class Soak:
             truth.verify(everything=True)
         if truth.failure is not None:
             raise truth.failure
-        await asyncio.to_thread(eventually, lambda: not held(self._stats()))
-        await asyncio.to_thread(eventually, lambda: serve.descriptors() <= descriptors)
+        await self._given_back(descriptors)
         return self._verdict()
+
+    async def _given_back(self, descriptors: int) -> None:
+        """Nobody is there any more: every counter goes to zero, every socket is closed (P3-50)."""
+        serve = self.cluster.serve
+        assert serve is not None
+        try:
+            await asyncio.to_thread(eventually, lambda: not held(self._stats()))
+            await asyncio.to_thread(eventually, lambda: serve.descriptors() <= descriptors)
+        except AssertionError:
+            still = held(await asyncio.to_thread(self._stats))
+            text = f"seed {self.truth.seed}: {serve.descriptors() - descriptors} descriptors and {still} are still held"
+            raise Failed(text) from None
 
     def _verdict(self) -> dict[str, Any]:
         serve, truth = self.cluster.serve, self.truth
@@ -111,7 +122,10 @@ class Soak:
             raise Failed("the server does not live any more")
         if "internal_failure" in serve.stderr:
             raise Failed("the log of the server tells of an internal failure")
-        grown = check_growth(self.samples)
+        try:
+            grown = check_growth(self.samples)
+        except Failed as error:
+            raise Failed(f"seed {truth.seed}: {error}") from None
         return {
             "seed": truth.seed,
             "seconds": round(truth.elapsed, 1),

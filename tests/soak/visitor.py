@@ -121,7 +121,7 @@ class Visitor:
         if talk is None:
             return
         talk.on_snapshot = self.acts.check_snapshot
-        for _ in range(self.rng.randrange(3, 60)):
+        for _ in range(self.rng.randrange(3, self.rng.choice((20, 60, 60, 400)))):
             if talk.ended.is_set() or self.truth.over.is_set():
                 break
             await self.acts.act(talk)

@@ -26,6 +26,7 @@ from tests.soak.talk import Talk
 
 E = ErrorCode
 Image = bytes | fr.Frame
+Wrong = tuple[str, Image, ErrorCode]
 REQUESTS = (
     FrameType.COORD_COMMAND,
     FrameType.GET_OPERATION_RESULT,
@@ -96,24 +97,19 @@ def replace_nonce(challenge: fr.WorkloadChallenge) -> fr.WorkloadChallenge:
 
 def fatal(rng: random.Random, talk: Talk) -> tuple[str, bytes, frozenset[ErrorCode]]:
     """Something that ends an active connection: its name, image, and codes."""
-    request = next(talk.requests)
-    stale = rng.choice(
-        (
-            replace(talk.guard, authority_epoch=99),
-            replace(talk.guard, activation_sequence=99),
-            replace(talk.guard, coordinator_id=bytes(15) + b"\x01"),
-            replace(talk.guard, fencing_token_sha256=bytes(32)),
-        )
-    )
-    rooted: dict[str, Any] = {"request_id": request, "authority_guard": talk.guard}
-    credit: dict[str, Any] = {"initial_credit_count": 0, "initial_credit_bytes": 0}
-    snapshot = fr.OpenSnapshot(**rooted, selector=0, reserve_subscription=False)
-    above: dict[str, Any] = {**credit, "initial_credit_count": talk.selected.credit_count + 1}
-    big = UpdateObjective(
-        objective_id=ObjectiveId(bytes(15) + b"\x01"), schema=1, document=bytes(talk.selected.typed_payload)
-    )
-    ident = rng.randbytes(16)
-    choices: list[tuple[str, Image, ErrorCode]] = [
+    name, image, code = rng.choice([*_broken(rng, talk), *_unlawful(rng, talk), *_unfit(rng, talk)])
+    return name, image if isinstance(image, bytes) else image.encode(), frozenset({code})
+
+
+def _snapshot(talk: Talk, **changes: Any) -> fr.OpenSnapshot:
+    values: dict[str, Any] = {"authority_guard": talk.guard, "selector": 0, "reserve_subscription": False}
+    return fr.OpenSnapshot(**{**values, "request_id": next(talk.requests), **changes})
+
+
+def _broken(rng: random.Random, talk: Talk) -> list[Wrong]:
+    """What is no frame of a client in this state, or not whole."""
+    zero = _snapshot(talk, request_id=1).encode().replace(b"\x01\x04\x04\0\0\0\x01", b"\x01\x04\x04\0\0\0\0", 1)
+    return [
         ("unknown type", b"\x00\x00\x00\x01\x77", E.PROTOCOL_ERROR),
         ("frame of a server", encode_frame(rng.choice(TO_CLIENTS), b""), E.PROTOCOL_ERROR),
         ("second HELLO", hello(), E.PROTOCOL_ERROR),
@@ -121,60 +117,60 @@ def fatal(rng: random.Random, talk: Talk) -> tuple[str, bytes, frozenset[ErrorCo
         ("length 0", b"\x00\x00\x00\x00\x10", E.FRAME_TOO_LARGE),
         ("length above the cap", (talk.selected.frame + 1).to_bytes(4, "big") + b"\x10", E.FRAME_TOO_LARGE),
         ("bad body", encode_frame(rng.choice(REQUESTS), rng.choice(BAD_BODIES)), E.MALFORMED_MESSAGE),
+        ("request 0", zero, E.MALFORMED_MESSAGE),
+    ]
+
+
+def _unlawful(rng: random.Random, talk: Talk) -> list[Wrong]:
+    """Whole frames that nobody may send: another authority, a request id that is taken, credit for nothing."""
+    changes: dict[str, Any] = rng.choice(
         (
-            "request 0",
-            fr.OpenSnapshot(**{**rooted, "request_id": 1}, selector=0, reserve_subscription=False)
-            .encode()
-            .replace(b"\x01\x04\x04\x00\x00\x00\x01", b"\x01\x04\x04\x00\x00\x00\x00", 1),
-            E.MALFORMED_MESSAGE,
-        ),
-        ("request twice", snapshot.encode() + snapshot.encode(), E.MALFORMED_MESSAGE),
-        (
-            "stale guard",
-            fr.OpenSnapshot(**{**rooted, "authority_guard": stale}, selector=0, reserve_subscription=True),
-            E.STALE_AUTHORITY,
-        ),
-        (
-            "stale lookup",
-            fr.GetOperationResult(request_id=request, authority_guard=stale, operation_id=OperationId(ident)),
-            E.STALE_AUTHORITY,
-        ),
-        (
-            "credit for nothing",
-            fr.CreditFrame(subscription_id=SubscriptionId(ident), add_count=1, add_bytes=1),
-            E.PROTOCOL_ERROR,
-        ),
+            {"authority_epoch": 99},
+            {"activation_sequence": 99},
+            {"coordinator_id": bytes(15) + b"\x01"},
+            {"fencing_token_sha256": bytes(32)},
+        )
+    )
+    stale, ident = replace(talk.guard, **changes), rng.randbytes(16)
+    lookup = fr.GetOperationResult(
+        request_id=next(talk.requests), authority_guard=stale, operation_id=OperationId(ident)
+    )
+    twice = _snapshot(talk)
+    # The first of the two is legal and may be answered.
+    talk.expect(twice, {E.RESOURCE_EXHAUSTED})
+    credit = fr.CreditFrame(subscription_id=SubscriptionId(ident), add_count=1, add_bytes=1)
+    return [
+        ("stale guard", _snapshot(talk, authority_guard=stale, reserve_subscription=True), E.STALE_AUTHORITY),
+        ("stale lookup", lookup, E.STALE_AUTHORITY),
+        ("request twice", twice.encode() + twice.encode(), E.MALFORMED_MESSAGE),
+        ("credit for nothing", credit, E.PROTOCOL_ERROR),
+    ]
+
+
+def _unfit(rng: random.Random, talk: Talk) -> list[Wrong]:
+    """Requests whose values do not fit each other or what was negotiated."""
+    rooted: dict[str, Any] = {"request_id": next(talk.requests), "authority_guard": talk.guard}
+    above: dict[str, Any] = {"initial_credit_count": talk.selected.credit_count + 1, "initial_credit_bytes": 0}
+    ident = rng.randbytes(16)
+    command: dict[str, Any] = {
+        **rooted,
+        "operation_id": OperationId(ident),
+        "command_kind": int(CommandKind.UPDATE_OBJECTIVE),
+    }
+    found: list[Wrong] = [
         ("credit above", fr.Subscribe(**rooted, after_event_sequence=EventCut(0), **above), E.MALFORMED_MESSAGE),
         (
             "replaced without reserve",
-            fr.OpenSnapshot(
-                **rooted, selector=0, reserve_subscription=False, replace_paused_subscription=SubscriptionId(ident)
-            ),
+            _snapshot(talk, replace_paused_subscription=SubscriptionId(ident)),
             E.MALFORMED_MESSAGE,
         ),
-        (
-            "bad payload",
-            fr.CoordCommand(
-                **rooted,
-                operation_id=OperationId(ident),
-                command_kind=int(CommandKind.UPDATE_OBJECTIVE),
-                payload=b"\x01\x04\x00",
-            ),
-            E.MALFORMED_MESSAGE,
-        ),
+        ("bad payload", fr.CoordCommand(**command, payload=b"\x01\x04\x00"), E.MALFORMED_MESSAGE),
     ]
     if talk.selected.typed_payload < 10_000:
-        command = fr.CoordCommand(
-            **rooted,
-            operation_id=OperationId(ident),
-            command_kind=int(CommandKind.UPDATE_OBJECTIVE),
-            payload=big.body(),
-        )
-        choices.append(("typed payload above", command, E.FRAME_TOO_LARGE))
-    name, image, code = rng.choice(choices)
-    if name == "request twice":
-        talk.expect(snapshot, {E.RESOURCE_EXHAUSTED})  # the first of the two is legal and may be answered
-    return name, image if isinstance(image, bytes) else image.encode(), frozenset({code})
+        document = bytes(talk.selected.typed_payload)
+        big = UpdateObjective(objective_id=ObjectiveId(ident), schema=1, document=document).body()
+        found.append(("typed payload above", fr.CoordCommand(**command, payload=big), E.FRAME_TOO_LARGE))
+    return found
 
 
 def scoped(rng: random.Random, talk: Talk) -> tuple[fr.Frame, frozenset[ErrorCode]]:

@@ -1,0 +1,60 @@
+"""Header names, ack bodies and other literals of the messaging contract (Data D8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MESSAGE_ID = "Nats-Msg-Id"
+"""Equals ``CotalMessage.id``; absent on a backstop publish of an empty id and on every endpoint submission (C8-59)."""
+EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+"""Compare-and-set on one subject; ``0`` creates."""
+EXPECTED_LAST_ID = "Nats-Expected-Last-Msg-Id"
+EXPECTED_STREAM = "Nats-Expected-Stream"
+ROLLUP = "Nats-Rollup"
+ROLLUP_SUBJECT = "sub"
+TTL = "Nats-TTL"
+"""Only on credential rows of the auth bucket; refused by CHAT (C8-05)."""
+SCHEDULE = "Nats-Schedule"
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULER = "Nats-Scheduler"
+KV_OPERATION = "KV-Operation"
+STATUS = "Status"
+NO_RESPONDERS = "503"
+
+TRANSFER_OFFSET = "Cotal-Offset"
+TRANSFER_CHUNK = "Cotal-Chunk"
+DELIVERY_LIMIT = "Cotal-Delivery-Limit"
+"""DLV count in force when a copy was written: a whole number, or ``none`` (C8-54)."""
+DELIVERY_LIMIT_NONE = "none"
+
+ANYCAST_NOTICE = "cotalAnycastNotice"
+"""Key of the data part that tells a sender about its anycast request."""
+
+ACK, NAK, TERM, PROGRESS = b"+ACK", b"-NAK", b"+TERM", b"+WPI"
+
+STREAM, SUBJECT, SEQUENCE, TIMESTAMP = "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"
+LAST_SEQUENCE = "Nats-Last-Sequence"
+PENDING = "Nats-Num-Pending"
+PROVENANCE = frozenset(name.lower() for name in (STREAM, SUBJECT, SEQUENCE, TIMESTAMP))
+"""What the broker adds when it delivers stored bytes to a subject that a requester chose; lower case."""
+
+DETAIL_BIND_REFUSED = "ai.cotal.ep.bind-refused"
+DETAIL_UNBOUND_RESPONDER = "ai.cotal.ep.unbound-responder"
+DETAIL_UNBOUND_AUTHORITY = "ai.cotal.ep.unbound-caller-authority"
+DETAIL_UNMAPPED = "ai.cotal.ep.target-unmapped"
+TRAIT_GUARDED = "ai.cotal.guarded"
+TRAIT_PRICED = "ai.cotal.priced"
+
+CLAIM_CREDENTIAL = "act.credentialId"
+CLAIM_MANAGER = "act.managerInstanceId"
+CLAIM_SESSION = "act.session"
+CLAIM_TRANSFER = "act.transferWriter"
+
+JOIN_SCHEMES = ("cotal", "cotals")
+"""Join links without and with TLS."""
+
+
+def carries_provenance(names: Iterable[str]) -> bool:
+    """Whether a frame's header names, in any case, mark stored bytes: where a live publish is expected, such a frame
+    was redirected there by a read and is discarded."""
+    return any(name.lower() in PROVENANCE for name in names)

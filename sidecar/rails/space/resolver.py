@@ -1,0 +1,49 @@
+"""Accounts at a running broker: push and delete over the system account (full resolver).
+
+The connection is the caller's, made with :func:`push_permissions`; every request has its own deadline.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from nats.aio.client import Client
+
+from sidecar.rails.space.claims import Access, Permissions
+
+_UPDATE: Final = "$SYS.REQ.CLAIMS.UPDATE"
+_DELETE: Final = "$SYS.REQ.CLAIMS.DELETE"
+
+
+class ResolverRefused(Exception):  # noqa: N818 - what the broker said
+    """The broker did not take the request; the message is the broker's own."""
+
+
+def push_permissions(inbox: str) -> Permissions:
+    """All that a user needs who pushes and deletes accounts; ``inbox`` is the filter of its reply inbox."""
+    return Permissions(Access((_UPDATE, _DELETE)), Access((inbox,)))
+
+
+async def push_account(client: Client, token: str, *, seconds: float = 5.0) -> None:
+    """Make the broker know (or replace) an account. Raises ResolverRefused, or nats.errors.TimeoutError."""
+    await _ask(client, _UPDATE, token, seconds)
+
+
+async def delete_account(client: Client, request: str, *, seconds: float = 5.0) -> None:
+    """Make the broker forget the accounts that a signed request names. Raises as :func:`push_account`."""
+    await _ask(client, _DELETE, request, seconds)
+
+
+async def _ask(client: Client, subject: str, token: str, seconds: float) -> None:
+    reply = await client.request(subject, token.encode("ascii"), timeout=seconds)
+    try:
+        answer: Any = json.loads(reply.data)
+    except ValueError:
+        raise ResolverRefused("the broker's answer is not JSON") from None
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if isinstance(data, dict) and data.get("code") == 200:
+        return
+    error = answer.get("error") if isinstance(answer, dict) else None
+    description = error.get("description") if isinstance(error, dict) else None
+    raise ResolverRefused(description if isinstance(description, str) else "the broker did not say that it is done")

@@ -1,0 +1,202 @@
+"""Keys and tokens on disk: one trust of a broker, and one account below it for each space (C9-02..C9-04).
+
+Every seed is an owner-only file that is written once and never replaced. Tokens are made from the seeds and can be made
+again, so a run that died anywhere is finished by the next one. The clock and the random source come in as arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, read_secret, write_private
+from sidecar.base.secret import Secret
+from sidecar.rails.space.claims import (
+    MAX_TOKEN_BYTES,
+    AccountClaims,
+    AccountLimits,
+    InvalidToken,
+    Kind,
+    OperatorClaims,
+    Permissions,
+    Token,
+    UserClaims,
+    decode,
+    encode_account,
+    encode_account_deletion,
+    encode_operator,
+    encode_user,
+)
+from sidecar.rails.space.nkeys import ACCOUNT, OPERATOR, SEED_CHARS, USER, InvalidNkey, KeyPair
+
+Entropy = Callable[[int], bytes]
+
+UNBOUNDED_ACCOUNT: Final = AccountLimits(memory_bytes=-1, disk_bytes=-1)
+
+
+class BrokerTrust:
+    """The operator of one broker and its system account. Rotating it concerns every space of the broker (C9-04)."""
+
+    def __init__(
+        self, root: Path, operator: KeyPair, signing: KeyPair, system: KeyPair, system_signing: KeyPair
+    ) -> None:
+        self.root = root
+        self.operator = operator.public
+        self.system_account = system.public
+        self.account_issuer = signing.public
+        self._identity = operator
+        self._signing = signing
+        self._system_signing = system_signing
+
+    @classmethod
+    def open(cls, root: Path, entropy: Entropy) -> BrokerTrust:
+        """The trust below ``root``; what is missing is made. Raises UnsafeFile for files that cannot be used."""
+        ensure_private_dir(root)
+        with DirLock(root) as lock:
+            return cls(
+                root,
+                _key(root / "operator.nk", OPERATOR, entropy, lock),
+                _key(root / "operator-signing.nk", OPERATOR, entropy, lock),
+                _key(root / "system.nk", ACCOUNT, entropy, lock),
+                _key(root / "system-signing.nk", ACCOUNT, entropy, lock),
+            )
+
+    def operator_token(self, now: int) -> str:
+        """The operator's own token, which the broker's configuration holds."""
+        claims = OperatorClaims("sidecar", self.operator, self.system_account, (self._signing.public,))
+        return self._kept("operator", claims, lambda: encode_operator(claims, self._identity, now))
+
+    def system_account_token(self, now: int) -> str:
+        """The token of the system account."""
+        claims = AccountClaims("SYS", self.system_account, (self._system_signing.public,))
+        return self._kept("account", claims, lambda: self.sign_account(claims, now))
+
+    def _kept(self, kind: Kind, claims: OperatorClaims | AccountClaims, make: Callable[[], str]) -> str:
+        path = self.root / ("operator.jwt" if kind == "operator" else "system.jwt")
+        with DirLock(self.root) as lock:
+            return _kept(path, _read_token(path, kind), claims, make, lock)
+
+    def sign_account(self, claims: AccountClaims, now: int) -> str:
+        """An account's token under this operator."""
+        return encode_account(claims, self._signing, now)
+
+    def sign_deletion(self, account: str, now: int) -> str:
+        """The request that deletes one account from the resolver; the system account is never deleted."""
+        if account == self.system_account:
+            raise ValueError("the system account is not deleted")
+        return encode_account_deletion([account], self._signing, now)
+
+    def system_user(
+        self, name: str, permissions: Permissions, key: KeyPair, now: int, seconds: int, tags: tuple[str, ...] = ()
+    ) -> str:
+        """The token of a user of the system account, ended after ``seconds``."""
+        claims = UserClaims(name, key.public, self.system_account, permissions, tags)
+        return encode_user(claims, self._system_signing, now, now + seconds)
+
+
+class SpaceTrust:
+    """The account of one space: its identity, the key that signs its users, and the token that the broker knows."""
+
+    def __init__(self, directory: Path, space: str, identity: KeyPair, signing: KeyPair) -> None:
+        self.directory = directory
+        self.space = space
+        self.account = identity.public
+        self._signing = signing
+
+    @classmethod
+    def open(cls, directory: Path, space: str, entropy: Entropy) -> SpaceTrust:
+        """The account in ``directory``; keys that are missing are made. Raises UnsafeFile."""
+        ensure_private_dir(directory)
+        with DirLock(directory) as lock:
+            identity = _key(directory / "account.nk", ACCOUNT, entropy, lock)
+            return cls(directory, space, identity, _key(directory / "signing.nk", ACCOUNT, entropy, lock))
+
+    def account_token(self, trust: BrokerTrust, now: int, *, fresh: bool = False) -> str:
+        """The account's token: the kept one with its revocations, or a new one.
+
+        ``fresh`` makes a new one in any case: a broker that has deleted the account does not take the old one again.
+        """
+        with DirLock(self.directory) as lock:
+            return self._token(trust, now, None, lock, fresh=fresh)
+
+    def revoke(self, trust: BrokerTrust, user: str, now: int) -> str:
+        """The account's new token, in which every token that ``user`` got until ``now`` (inclusive) is void.
+
+        It is on disk before it is returned; the broker enforces it once it is pushed.
+        """
+        with DirLock(self.directory) as lock:
+            return self._token(trust, now, user, lock)
+
+    def _token(self, trust: BrokerTrust, now: int, revoked: str | None, lock: DirLock, *, fresh: bool = False) -> str:
+        path = self.directory / "account.jwt"
+        kept = _read_token(path, "account")
+        revocations: dict[str, int] = {}
+        if kept is not None and isinstance(kept[1].claims, AccountClaims):
+            revocations |= kept[1].claims.revocations
+            # Brokers of a cluster tell two tokens of one account apart by their second: never the same one twice.
+            now_for_token = max(now, kept[1].issued_at + 1)
+        else:
+            now_for_token = now
+        if revoked is not None:
+            revocations[revoked] = max(now, revocations.get(revoked, 0))
+        claims = AccountClaims(self.space, self.account, (self._signing.public,), UNBOUNDED_ACCOUNT, revocations)
+        if fresh or (kept is not None and kept[1].issuer != trust.account_issuer):
+            kept = None  # the second case: the broker has another operator now
+        return _kept(path, kept, claims, lambda: trust.sign_account(claims, now_for_token), lock)
+
+    def mint(
+        self, name: str, permissions: Permissions, user: KeyPair, now: int, seconds: int, tags: tuple[str, ...] = ()
+    ) -> str:
+        """A user's token, signed by the account's signing key and ended after ``seconds``."""
+        return encode_user(
+            UserClaims(name, user.public, self.account, permissions, tags), self._signing, now, now + seconds
+        )
+
+
+def _key(path: Path, role: int, entropy: Entropy, lock: DirLock) -> KeyPair:
+    with contextlib.suppress(FileNotFoundError):
+        return _read_key(path, role)
+    write_private(path, KeyPair.generate(role, entropy).seed_text(), lock=lock, replace=False)
+    return _read_key(path, role)
+
+
+def _read_key(path: Path, role: int) -> KeyPair:
+    text: Secret = read_secret(path, SEED_CHARS)
+    try:
+        return KeyPair.from_seed_text(role, text)
+    except InvalidNkey as error:
+        raise UnsafeFile(path, f"does not hold the seed that belongs there: {error}") from None
+    finally:
+        text.wipe()
+
+
+def new_user(entropy: Entropy) -> KeyPair:
+    """A fresh user key."""
+    return KeyPair.generate(USER, entropy)
+
+
+def _read_token(path: Path, kind: Kind) -> tuple[str, Token] | None:
+    try:
+        text = read_private(path, MAX_TOKEN_BYTES).decode("ascii")
+        return text, decode(text, kind)
+    except FileNotFoundError:
+        return None
+    except (InvalidToken, UnicodeDecodeError):
+        raise UnsafeFile(path, "does not hold a token; move it away to have it made again") from None
+
+
+def _kept(
+    path: Path,
+    kept: tuple[str, Token] | None,
+    claims: OperatorClaims | AccountClaims,
+    make: Callable[[], str],
+    lock: DirLock,
+) -> str:
+    """The kept token when it says ``claims``; else a new one, written to ``path``."""
+    if kept is not None and kept[1].claims == claims:
+        return kept[0]
+    token = make()
+    write_private(path, token.encode("ascii"), lock=lock)
+    return token

@@ -7,6 +7,7 @@ become durable through a batch alone, which needs a valid certificate and ends w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from sidecar.coordinator.authority.grants import EMPTY, KeyRecord, Registry
@@ -22,6 +23,8 @@ from sidecar.coordinator.wire.records import AdminActivation, AdminCredential, A
 
 ACTIVATIONS_KEPT = 16
 """ACTIVATION records, the newest ones."""
+CREDENTIALS_STEP = 256
+"""CREDENTIAL records that change at once: a registry may have thousands of keys, and nobody waits for all of them."""
 
 
 class Administration:
@@ -33,6 +36,11 @@ class Administration:
         self._credentials: dict[bytes, AdminCredential] = {
             record.id: values for record, values in self._stored() if isinstance(values, AdminCredential)
         }
+        """What the records tell now."""
+        self._wanted: dict[bytes, AdminCredential] = {}
+        """What they are to tell, by the newest registry."""
+        self._due: deque[bytes] = deque()
+        """Ids of records of which the two may differ."""
 
     def activated(self) -> None:
         """Note the activation of this engine and forget the oldest ones."""
@@ -54,26 +62,35 @@ class Administration:
         self._transactions.administer([record], [old for _, old in known[:excess]])
 
     def registered(self, registry: Registry) -> None:
-        """Bring the CREDENTIAL records to this generation of the registry.
+        """Bring the CREDENTIAL records to this generation of the registry; many changes take several ticks.
 
         A registry that cannot be used admits nobody, but it tells nothing about the keys: no record changes.
         """
         if registry.generation == EMPTY.generation:
             return
-        wanted = self._wanted(registry)
-        before, head = self._credentials, self._transactions.head
-        drops = [entry for id_ in before.keys() - wanted.keys() if (entry := head.get(ObjectKind.ADMIN, id_))]
-        puts = []
-        for id_, values in wanted.items():
-            if before.get(id_) != values:
-                entry = head.get(ObjectKind.ADMIN, id_)
+        self._wanted = self._all(registry)
+        self._due = deque(self._credentials.keys() - self._wanted.keys())
+        self._due += (id_ for id_, values in self._wanted.items() if self._credentials.get(id_) != values)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Change a bounded number of the records that are due."""
+        if not self._due:
+            return
+        head, puts, drops = self._transactions.head, [], []
+        for id_ in [self._due.popleft() for _ in range(min(CREDENTIALS_STEP, len(self._due)))]:
+            entry, values = head.get(ObjectKind.ADMIN, id_), self._wanted.get(id_)
+            if values is not None:
                 revision = 1 if entry is None else advance(entry.revision)
                 puts.append(_record(id_, revision, AdminKind.CREDENTIAL, values))
-        if puts or drops:
-            self._transactions.administer(puts, [entry for entry in drops if isinstance(entry, Record)])
-        self._credentials = wanted
+                self._credentials[id_] = values
+            else:
+                assert isinstance(entry, Record)
+                drops.append(entry)
+                del self._credentials[id_]
+        self._transactions.administer(puts, drops)
 
-    def _wanted(self, registry: Registry) -> dict[bytes, AdminCredential]:
+    def _all(self, registry: Registry) -> dict[bytes, AdminCredential]:
         """The record of each key by its id, which is only half a key id.
 
         Keys that share it cannot both be shown: the lowest key id is, in every process the same. A record of another

@@ -386,6 +386,7 @@ class Engine:
         self._leases.expire(self.connections)
         self._retention.bound_log(self.connections)
         try:
+            self._administration.catch_up()
             self._retention.prune()
         except CounterWrap as error:
             self.fence(str(error))

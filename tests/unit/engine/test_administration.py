@@ -9,11 +9,12 @@ import pytest
 
 from cext.digest import sha256
 from sidecar.coordinator.authority.grants import EMPTY, KeyRecord, Registry
-from sidecar.coordinator.engine.administration import ACTIVATIONS_KEPT
+from sidecar.coordinator.engine.administration import ACTIVATIONS_KEPT, CREDENTIALS_STEP
 from sidecar.coordinator.engine.runtime import Fenced
 from sidecar.coordinator.store.sqlite import SqliteStore
 from sidecar.coordinator.wire import payloads as pl
 from sidecar.coordinator.wire.enums import Capability, CommandKind, ObjectKind, Scope
+from sidecar.coordinator.wire.ids import KeyId
 from sidecar.coordinator.wire.limits import RETENTION_FLOOR
 from sidecar.coordinator.wire.records import AdminActivation, AdminCredential, AdminPayload, SnapshotRecord
 from tests.unit.engine import families as fam
@@ -202,3 +203,35 @@ def test_a_key_that_leaves_and_returns_in_one_batch_stays(tmp_path: Path) -> Non
     store.close()
     assert [id_ for id_, _ in stored.entries.items()] == [key(1)[:16]]
     assert engine._runtime.durable.get(ObjectKind.ADMIN, key(1)[:16]) == stored.entries.get(key(1)[:16])
+
+
+@pytest.mark.req("P6-16", "P14-12")
+def test_many_keys_that_change_at_once_take_several_ticks() -> None:
+    world = activated(1)
+    many = 2 * CREDENTIALS_STEP + 1
+    keys = [sha256(number.to_bytes(8, "big")) for number in range(many)]
+    world.engine.set_registry(registry(2, *map(key_record, keys)), world.now)
+    counts = [len(credentials(world))]
+    while counts[-1] < many:
+        world.advance(0.25)
+        counts.append(len(credentials(world)))
+    assert counts == [CREDENTIALS_STEP, 2 * CREDENTIALS_STEP, many]
+    world.advance(0.25)
+    assert world.engine.take_batch(world.now) is None
+
+
+@pytest.mark.req("P6-16")
+def test_a_registry_that_changes_while_records_are_due_is_what_they_tell_in_the_end() -> None:
+    world = activated(1)
+    keys = sorted(sha256(number.to_bytes(8, "big")) for number in range(3 * CREDENTIALS_STEP))
+    world.engine.set_registry(registry(2, *map(key_record, keys)), world.now)
+    world.advance(0.25)
+    left = keys[CREDENTIALS_STEP // 2 :]
+    world.engine.set_registry(registry(3, *(key_record(key_id, 0x1) for key_id in left)), world.now)
+    for _ in range(4):
+        world.advance(0.25)
+    told = {id_: values for id_, (_, values) in credentials(world).items()}
+    assert told == {key_id[:16]: AdminCredential(KeyId(key_id), Scope(0x1), EXPIRY, None) for key_id in left}
+    restarted = activated(2, world)
+    restarted.engine.set_registry(registry(1, *(key_record(key_id, 0x1) for key_id in left)), restarted.now)
+    assert credentials(restarted).keys() == told.keys()

@@ -57,9 +57,13 @@ def check_private_dir(path: str | os.PathLike[str]) -> None:
         raise UnsafeFile(path, "is not a directory (symbolic links are not followed)")
     _check_owner(path, info)
     if stat.S_IMODE(info.st_mode) & 0o077:
-        raise UnsafeFile(
-            path, f"is open to others (mode {stat.S_IMODE(info.st_mode):04o}); run: chmod 700 {quoted(path)}"
-        )
+        raise UnsafeFile(path, f"is open to others (mode {stat.S_IMODE(info.st_mode):04o}); {_closing(path, info)}")
+
+
+def _closing(path: str | os.PathLike[str], info: os.stat_result) -> str:
+    """What to do about an open directory. One that others need (``/``, ``/tmp``, ``/etc``) is never to be closed."""
+    shared = info.st_mode & stat.S_ISVTX or os.path.dirname(os.path.abspath(path)) == os.sep
+    return "use a directory of its own inside of it" if shared else f"run: chmod 700 {quoted(path)}"
 
 
 def ensure_private_dir(path: str | os.PathLike[str]) -> None:

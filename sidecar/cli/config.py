@@ -16,7 +16,7 @@ def command() -> None:
     """Configuration files explained."""
 
 
-@command.command(name="example")
+@command.command(name="example", short_help="Print one: of `serve` or of `witness`.")
 @click.argument("process", type=click.Choice(list(_MODELS)), default="serve")
 def print_example(process: str) -> None:
     """Print a commented configuration with every key explained: of `serve` (the default) or of `witness`.

@@ -44,7 +44,7 @@ from sidecar.coordinator.wire.ids import (
     objective_id,
 )
 from sidecar.coordinator.wire.limits import HARD
-from sidecar.coordinator.wire.records import ObjectRef, Precondition
+from sidecar.coordinator.wire.records import ObjectRef, Precondition, Unknown
 
 _WATCH_SECONDS: Final = 120.0
 
@@ -161,7 +161,7 @@ def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
         leave(run(target, work, policy=patient))
 
 
-@command.group()
+@command.group(epilog=EXIT_HELP)
 def objective() -> None:
     """Objectives: what is to be achieved."""
 
@@ -234,7 +234,7 @@ def objective_update(
     leave(run(target, work, ids_of("objective", chosen, operation)))
 
 
-@command.group()
+@command.group(epilog=EXIT_HELP)
 def operation() -> None:
     """Operations: what became of a command."""
 
@@ -251,13 +251,14 @@ def operation_get(operation_bytes: bytes, **options: Any) -> None:
         if target.as_json:
             print_json({"operation_id": wanted.hex(), "result": show.result_of(result)})
         else:
-            click.echo(f"{wanted.hex()}  {show.result_line(result)}")
+            hint = "  (never admitted, another key's, or forgotten after its retention)"
+            click.echo(f"{wanted.hex()}  {show.result_line(result)}{hint * isinstance(result, Unknown)}")
         return code_of(result)
 
     leave(run(target, work, {"operation_id": wanted.hex()}))
 
 
-@command.group()
+@command.group(short_help="What this client trusts, and your decisions.")
 def pins() -> None:
     """Pinned authorities: what this client trusts, and the operator's decisions about it."""
 
@@ -294,10 +295,12 @@ def pins_list(path: Path, as_json: bool) -> None:
         for pin in known.pins
     ]
     rows += [(digest_text(fingerprint), "-", "-", "approved") for fingerprint in sorted(known.approved)]
+    if not rows:
+        click.echo(f"sidecar: nothing is pinned in {path}", err=True)
     click.echo(show.table(("AUTHORITY", "COORDINATOR", "EPOCH", "STATE"), rows))
 
 
-@pins.command(name="trust")
+@pins.command(name="trust", short_help="Allow one more authority FINGERPRINT.")
 @_pins_option
 @_json_option
 @click.argument("fingerprint", type=FingerprintType())

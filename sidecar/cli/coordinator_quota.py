@@ -20,7 +20,7 @@ from sidecar.cli.coordinator_stats import (
 from sidecar.cli.coordinator_target import Command, CommandFailed, Exit, FiniteType
 
 
-@click.command(name="quota", cls=Command, epilog=EXIT_HELP)
+@click.command(name="quota", cls=Command, epilog=EXIT_HELP, short_help="How full each limit is, and whose it is.")
 @click.option("--connections", is_flag=True, help="Also the limits of each connection.")
 @click.option(
     "--check",

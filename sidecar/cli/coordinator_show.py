@@ -199,13 +199,16 @@ def record_row(record: SnapshotRecord) -> tuple[str, str, str, str, str]:
     state = shown.pop("admin_kind" if record.kind is ObjectKind.ADMIN else "state", "-")
     shown.pop("document_schema", None)
     first = shown.get("document") if record.kind is ObjectKind.OBJECTIVE else None
-    detail = first if isinstance(first, str) else " ".join(f"{name}={value}" for name, value in shown.items())
+    detail = (
+        first if isinstance(first, str) else " ".join(_member(*item) for item in shown.items() if item[1] is not None)
+    )
     if record.kind is ObjectKind.OPERATION:
         # A key id is never shortened: it is what `workload list` prints and `workload revoke` takes.
         state, short = shown["result"]["state"], f"principal={shown['principal_key_id']}"
     else:
         detail = one_line(detail)
-        short = detail if len(detail) <= _DETAIL else detail[: _DETAIL - 2] + ".."
+        whole = record.kind is ObjectKind.ADMIN or len(detail) <= _DETAIL
+        short = detail if whole else detail[: _DETAIL - 2] + ".."
     return record.kind.name, record.id.hex(), str(record.revision), str(state), short
 
 
@@ -227,7 +230,14 @@ def result_line(result: OperationResult) -> str:
     )
 
 
+def _member(name: str, value: Any) -> str:
+    """``NAME=VALUE``; instants (Unix seconds) can be read."""
+    return f"{name}={instant(value) if name.endswith('_at') and isinstance(value, int) else _flat(value)}"
+
+
 def _flat(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     if isinstance(value, dict):
         return ":".join(str(part) for part in value.values())
     return str(value)

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXIT_HELP: Final = """\b
 Exit codes:
   0  done, or stopped with Ctrl-C
-  1  --check found a quota above its percentage
+  1  quota --check found a quota above its percentage
   2  wrong usage
   3  the admin socket is not there or does not answer
   4  the socket, its directory or its server is not this user's alone

@@ -65,9 +65,10 @@ Exit codes:
 
 ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.VERSION_INCOMPATIBLE: "use a client of the server's version",
-    ErrorCode.AUTHENTICATION_FAILED: "check that this key is enrolled, not revoked, not expired and has these scopes",
+    ErrorCode.AUTHENTICATION_FAILED: "check that this key is enrolled, not revoked, not expired and has these scopes; "
+    "on the server: sidecar workload list",
     ErrorCode.CAPABILITY_REQUIRED: "the server does not offer this feature",
-    ErrorCode.SCOPE_DENIED: "use a key with the needed scope",
+    ErrorCode.SCOPE_DENIED: "use a key that has it, and ask for it when you give --scopes",
     ErrorCode.STALE_AUTHORITY: "the server was activated anew; run the command again",
     ErrorCode.AUTHORITY_FENCED: "the server lost its authority; wait for its restart and look the operation up",
     ErrorCode.OPERATION_CONFLICT: "this operation id belongs to another command; use a fresh one",
@@ -360,6 +361,12 @@ def explain(error: Exception, pins: Path) -> tuple[Exit, str, str]:
             return Exit.NOT_VERIFIED, "PEER_FAULT", str(error)
         case CannotConnect() | ConnectionLost():
             return Exit.NO_CONNECTION, "NO_CONNECTION", str(error)
+        case FileNotFoundError():
+            return (
+                Exit.USAGE,
+                "LOCAL",
+                f"{error.filename}: {error.strerror}; sidecar workload keygen makes a private key",
+            )
         case OSError():
             where = f"{error.filename}: " if isinstance(error.filename, str) else ""
             return Exit.USAGE, "LOCAL", f"{where}{error.strerror or error}"

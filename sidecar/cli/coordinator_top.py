@@ -30,7 +30,7 @@ _HIDE_CURSOR: Final = "\x1b[?25l"
 _SHOW_CURSOR: Final = "\x1b[?25h"
 
 
-@click.command(name="top", cls=Command, epilog=EXIT_HELP)
+@click.command(name="top", cls=Command, epilog=EXIT_HELP, short_help="Who is connected, what lags, what is near.")
 @click.option(
     "--interval",
     type=FiniteType(0.1, 3600),

@@ -213,12 +213,12 @@ def _connections(document: Document) -> Iterator[Line]:
                     number(len(conn["subscriptions"])),
                     number(len(conn["leases"])),
                     str(conn.get("pid", "?")),
-                    ",".join(conn["scopes"]),
                     conn["key_id"],
+                    ",".join(conn["scopes"]),
                 ),
             )
         )
-    head = ("LAG", "STATE", "AGE", "REQ", "CONTROL", "SUBS", "LEASES", "PID", "SCOPES", "KEY")
+    head = ("LAG", "STATE", "AGE", "REQ", "CONTROL", "SUBS", "LEASES", "PID", "KEY", "SCOPES")
     return _block("CONN", head, rows)
 
 

@@ -23,7 +23,7 @@ from sidecar.cli.coordinator_target import (
     target_of,
 )
 from sidecar.coordinator.client import CoordinatorClient, Outcome
-from sidecar.coordinator.wire.enums import AdminKind, ObjectKind
+from sidecar.coordinator.wire.enums import AdminKind, Capability, ObjectKind, Scope
 from sidecar.coordinator.wire.errors import MAX_DIAGNOSTIC
 from sidecar.coordinator.wire.ids import (
     U64_MAX,
@@ -191,27 +191,35 @@ def artifact_register(
 
 @click.group(name="retention", cls=Group, epilog=EXIT_HELP)
 def retention_group() -> None:
-    """Retention: how long results and how much of the rest is kept. Needs the scope ADMIN."""
+    """Retention: how long results and how much of the rest is kept. To change it needs the scope ADMIN, and so does to
+    see what was asked for.
+    """
 
 
-@retention_group.command(name="show", epilog=EXIT_HELP)
+@retention_group.command(name="show", epilog=EXIT_HELP, short_help="Show what holds and what was asked for.")
 @connection_options
 def retention_show(**options: Any) -> None:
     """Show what the last `retention set` asked for, and what new connections are promised."""
     target = target_of(options)
 
     async def work(client: CoordinatorClient) -> int:
+        welcome = client.welcome
+        visible = bool(welcome.scopes & Scope.ADMIN and welcome.capabilities & Capability.ADMINISTRATION)
         asked = _stored((await client.snapshot()).records)
         shown = {
-            "advertised_result_seconds": client.welcome.retention_seconds,
+            "advertised_result_seconds": welcome.retention_seconds,
             "asked": None if asked is None else show.value_of(asked),
+            "asked_visible": visible,
         }
         if target.as_json:
             print_json(shown)
             return Exit.OK
-        rows = [("results are kept for", f"{client.welcome.retention_seconds} s")]
+        rows = [
+            ("results are kept for", f"{welcome.retention_seconds} s ({welcome.retention_seconds / 86_400:g} days)")
+        ]
         if asked is None:
-            rows.append(("asked for", "nothing: the server's configuration holds"))
+            nothing = "nothing: the server's configuration holds"
+            rows.append(("asked for", nothing if visible else "not shown to this key: that needs the scope ADMIN"))
         else:
             rows += [(f"asked for: {name}", str(value)) for name, value in show.value_of(asked).items()]
         click.echo(show.table(("WHAT", "VALUE"), rows))

@@ -15,7 +15,7 @@ from sidecar import __version__
 
 SUBCOMMANDS: Final = {
     "workload": "Keys that may log in: the authority, enrolment, revocation.",
-    "coordinator": "Durable work, and what goes on: snapshot, watch, objectives, operations, top, quota, explain.",
+    "coordinator": "Durable work, and what goes on: snapshot, watch, objectives, runs, signals, top, quota, explain.",
     "serve": "Run the coordinator next to a nats-server.",
     "witness": "Run the activation witness, or ask it.",
     "dev": "Run everything on loopback in one directory.",

@@ -53,7 +53,7 @@ def init(state_dir: Path, as_json: bool) -> None:
     click.echo(json.dumps(shown) if as_json else "\n".join(f"{name} {value}" for name, value in shown.items()))
 
 
-@command.command()
+@command.command(short_help="Run the witness until SIGTERM or SIGINT.")
 @click.option("--config", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="TOML file.")
 def serve(file: Path) -> None:
     """Run the witness until SIGTERM or SIGINT; prints one JSON line when clients can connect.

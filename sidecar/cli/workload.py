@@ -136,7 +136,7 @@ def authority(state_dir: Path, init: bool, as_json: bool) -> None:
     click.echo(json.dumps({"authority": shown, "public_key": key.public_key.hex()}) if as_json else shown)
 
 
-@command.command(name="add-key")
+@command.command(name="add-key", short_help="Enrol a public key; prints its key id.")
 @_state_dir_option
 @click.option(
     "--file",
@@ -210,7 +210,7 @@ def revoke(state_dir: Path, key_id: bytes, as_json: bool) -> None:
     click.echo(f"{digest_text(record.key_id)} revoked at {_instant(record.revoked_at or 0)}")
 
 
-@command.command()
+@command.command(short_help="Write a fresh private key to FILE.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_json_option
 def keygen(file: Path, as_json: bool) -> None:

@@ -261,8 +261,8 @@ def fetch(path: Path, *, patience: float = 5.0) -> dict[str, Any]:
 def _check_socket(path: Path) -> None:
     """The file and its directory are this user's alone, before a byte is sent there."""
     try:
-        check_private_dir(path.parent)
         info = os.lstat(path)
+        check_private_dir(path.parent)
     except FileNotFoundError:
         raise CannotAsk(f"{path}: there is no admin socket; is the coordinator running?") from None
     except UnsafeFile as error:
@@ -297,7 +297,7 @@ def _read_answer(server: socket.socket, deadline: float) -> bytes:
 def _document(path: Path, head: bytes, body: bytes) -> dict[str, Any]:
     words = head.partition(b"\r\n")[0].split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
-        raise CannotAsk(f"{path}: the connection ended without an answer")
+        raise CannotAsk(f"{path}: the connection ended without an answer; is this the admin socket?")
     if words[1] != b"200":
         said = body[:200].decode("utf-8", "replace").strip()
         raise CannotAsk(f"{path}: {words[1].decode('ascii', 'replace')} {said}")

@@ -216,9 +216,14 @@ def test_every_command_from_the_command_line(cluster: Cluster, work: list[Seeded
     assert document("retention", "show", *dev) == {
         "advertised_result_seconds": KEPT,
         "asked": {"operation_result_secs": KEPT, "event_bytes": 0, "artifact_bytes": 1},
+        "asked_visible": True,
     }
     people = cli("retention", "show", *dev)
-    assert f"results are kept for              {KEPT} s\n" in people.stdout
+    assert f"results are kept for              {KEPT} s ({KEPT / 86_400:g} days)\n" in people.stdout
+    # A key that may not see what was asked for is not told that nothing was.
+    blind = ("retention", "show", "--scopes", "WORK_READ", *dev)
+    assert document(*blind) == {"advertised_result_seconds": KEPT, "asked": None, "asked_visible": False}
+    assert "not shown to this key: that needs the scope ADMIN\n" in cli(*blind).stdout
     refused = cli("run", "pause", item.running.hex(), *dev)
     assert refused.returncode == 1
     assert "REVISION_CONFLICT" in refused.stderr

@@ -231,6 +231,22 @@ def test_a_directory_open_to_others_is_refused(directory: Path, mode: int) -> No
             check(directory)
 
 
+@pytest.mark.parametrize("sticky", [False, True])
+def test_nobody_is_told_to_close_a_directory_that_others_need(directory: Path, sticky: bool) -> None:
+    directory.chmod(0o1777 if sticky else 0o755)
+    with pytest.raises(UnsafeFile) as refused:
+        check_private_dir(directory)
+    assert ("chmod" in str(refused.value), "of its own" in str(refused.value)) == (not sticky, sticky)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the directories of the system are root's")
+@pytest.mark.parametrize("path", ["/", "/etc", "/usr/"])
+def test_the_directories_of_the_system_are_not_to_be_closed(path: str) -> None:
+    with pytest.raises(UnsafeFile, match="use a directory of its own") as refused:
+        check_private_dir(path)
+    assert "chmod" not in str(refused.value)
+
+
 @pytest.mark.req("W2-11")
 def test_a_directory_of_another_user_is_refused(directory: Path) -> None:
     foreign = Path("/etc")

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sidecar.base.ed25519 import parse_digest_text
+from sidecar.base.ed25519 import digest_text, parse_digest_text
 from sidecar.cli import coordinator_show as show
 from sidecar.cli.coordinator import hello
 from sidecar.coordinator.client_trust import Admission
-from sidecar.coordinator.wire.enums import AdminKind, ObjectKind
+from sidecar.coordinator.wire.enums import AdminKind, ObjectKind, Scope
 from sidecar.coordinator.wire.fields import Body
-from sidecar.coordinator.wire.ids import ObjectId, ObjectRevision
+from sidecar.coordinator.wire.ids import KeyId, ObjectId, ObjectRevision
 from sidecar.coordinator.wire.images import Record
 from sidecar.coordinator.wire.payloads import AdminRecord
-from sidecar.coordinator.wire.records import AdminRetention, SnapshotRecord
+from sidecar.coordinator.wire.records import AdminCredential, AdminRetention, SnapshotRecord
 from tests.unit.wire import samples
 
 
@@ -72,7 +72,17 @@ def test_an_administrative_record_shows_what_it_says() -> None:
     assert show.body_of(payload) == {"admin_kind": "RETENTION", **shown}
     kind, _, revision, state, detail = show.record_row(record)
     assert (kind, revision, state) == ("ADMIN", "3", "RETENTION")
-    assert detail.startswith("operation_result_secs=2592000 event_bytes=7")
+    assert detail == "operation_result_secs=2592000 event_bytes=7 artifact_bytes=8", "nothing of it is cut"
+
+
+def test_a_registered_key_shows_its_whole_id_its_scopes_and_when_it_ends() -> None:
+    key = KeyId(bytes(range(32)))
+    for revoked, told in ((None, ""), (1, " revoked_at=1970-01-01T00:00:01Z")):
+        values = AdminCredential(key, Scope.WORK_READ | Scope.ADMIN, 86_400, revoked)
+        payload = AdminRecord(admin_kind=AdminKind.CREDENTIAL, payload=values.encode())
+        record = SnapshotRecord(ObjectKind.ADMIN, ObjectId(key[:16]), ObjectRevision(1), 1, payload.body())
+        *_, detail = show.record_row(record)
+        assert detail == f"key_id={digest_text(key)} scopes=WORK_READ,ADMIN expires_at=1970-01-02T00:00:00Z{told}"
 
 
 def test_every_admission_has_its_words_and_the_help_has_both() -> None:

@@ -126,6 +126,22 @@ def test_every_command_that_talks_to_a_coordinator_is_among_them() -> None:
     assert talking == {f"coordinator {name}" for name in OWN_OPTIONS}
 
 
+def groups(command: click.Group) -> Iterator[click.Group]:
+    yield command
+    for name in command.list_commands(click.Context(command)):
+        child = command.get_command(click.Context(command), name)
+        if isinstance(child, click.Group):
+            yield from groups(child)
+
+
+def test_no_line_in_a_list_of_commands_is_cut_short() -> None:
+    found = list(groups(module.command))
+    assert len(found) > 10
+    for group in found:
+        text = group.get_help(click.Context(group, terminal_width=80))
+        assert not re.findall(r"^.*\.\.\.$", text.split("\nCommands:\n")[1], re.MULTILINE), group.name
+
+
 def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:
     for arguments in ((), ("workload",)):
         done = run(*arguments)

@@ -72,6 +72,10 @@ def test_it_needs_administration_and_admin(scopes: int, capabilities: int, code:
     client = world.connect(scopes=scopes, capabilities=capabilities)
     client.refused(change(client), code)
     assert world.disk.records == {}
+    if code is ErrorCode.SCOPE_DENIED:
+        (answer,) = client.ask(change(client))
+        assert isinstance(answer, fr.CoordErrorFrame)
+        assert "needs the scope ADMIN" in answer.message
 
 
 @pytest.mark.req("P6-16", "P8-13")

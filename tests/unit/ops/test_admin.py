@@ -95,6 +95,12 @@ def test_a_directory_that_is_open_to_others_is_not_served_in(tmp_path: Path) -> 
         Rig(tmp_path)
 
 
+def test_a_socket_that_is_missing_is_missing_also_in_an_open_directory(tmp_path: Path) -> None:
+    tmp_path.joinpath("open").mkdir(mode=0o755)
+    with pytest.raises(CannotAsk, match="there is no admin socket"):
+        fetch(tmp_path / "open" / "admin.sock")
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status", "outcome"),
     [

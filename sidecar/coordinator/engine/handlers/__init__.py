@@ -33,8 +33,10 @@ def check_allowed(kind: CommandKind, capabilities: int, scopes: int) -> Callable
     command = COMMANDS[kind]
     if command.run is None or command.capabilities & ~capabilities:
         raise CapabilityRequired(f"{kind.name} is not available without its capability")
-    if command.scopes & ~scopes:
-        raise ScopeDenied(f"{kind.name} is outside the granted scopes")
+    missing = command.scopes & ~scopes
+    if missing:
+        names = ",".join(bit.name or "" for bit in Scope if bit & missing)
+        raise ScopeDenied(f"{kind.name} needs the scope {names}")
     return command.run
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from cext import credit, digest, frame, tlv
+import orjson
+
+from cext import credit, digest, frame, json_scan, tlv
 from sidecar.coordinator.explain import explain, text_of
 from sidecar.coordinator.wire.errors import CapabilityRequired, ProtocolError
 from sidecar.coordinator.wire.frames import FRAMES, CoordCommand, decode_frame
@@ -17,6 +20,7 @@ from tests.fuzz.mutate import mutated
 from tests.oracles import credit as plain_credit
 from tests.oracles import digest as plain_digest
 from tests.oracles import frame as plain_frame
+from tests.oracles import json_scan as plain_json
 from tests.oracles import tlv as plain_tlv
 from tests.oracles import wire as plain_wire
 from tests.unit.wire.samples import FRAME_SAMPLES
@@ -273,6 +277,36 @@ def digests(draw: random.Random) -> None:
     assert fold.digest() == plain_digest.sha256(plain_digest.snapshot_preimage(*domain, records))
 
 
+def _json(draw: random.Random, room: int) -> object:
+    step = draw.randrange(9 if room else 6)
+    if step < 3:
+        return draw.choice([None, True, 0, -1, 2**53, 2**64, 0.5, -1e300, 1e-7])
+    if step < 6:
+        return "".join(chr(draw.choice([10, 34, 47, 92, 97, 0xE9, 0xFB33, 0x1F600])) for _ in range(draw.randrange(12)))
+    if step == 6:
+        return [_json(draw, room - 1) for _ in range(draw.randrange(5))]
+    return {draw.choice("abcdefghijé😀") * draw.randrange(3): _json(draw, room - 1) for _ in range(draw.randrange(15))}
+
+
+def json_text(draw: random.Random) -> None:
+    """JSON in several spellings, with names that are given twice and with damage: same verdict, place and value."""
+    text = json.dumps(_json(draw, 4), ensure_ascii=draw.random() < 0.5, indent=draw.choice([None, None, 1]))
+    if draw.random() < 0.3:
+        text = text.replace(draw.choice("abcdefghij"), draw.choice(["a", "\\u0061"]))
+    data = mutated(draw, text.encode(), 2)
+    bounds = {
+        "limit": draw.choice([20, 100_000]),
+        "depth": draw.choice([1, 3, 128]),
+        "safe_integers": draw.random() < 0.5,
+    }
+    expected, unexpected = attempt(partial(plain_json.parse, data, **bounds), plain_json.JsonError)
+    _, refusal = attempt(partial(json_scan.check, data, **bounds), json_scan.JsonError)
+    assert refusal == unexpected, data
+    if refusal is None:
+        assert orjson.loads(data) == expected, data
+
+
 TARGETS: dict[str, Callable[[random.Random], None]] = {
-    target.__name__: target for target in (wire, explained, tlv_scan, image, split, numbered, credits, quotas, digests)
+    target.__name__: target
+    for target in (wire, explained, tlv_scan, image, split, numbered, credits, quotas, digests, json_text)
 }

@@ -164,10 +164,11 @@ def test_one_byte_at_a_time_is_served_or_ended_by_the_clock(cluster: Cluster) ->
 
 
 def test_peers_that_die_in_the_middle_of_a_frame_leave_nothing(cluster: Cluster) -> None:
-    assert cluster.serve is not None
+    serve = cluster.serve
+    assert serve is not None
     image = hello().encode()
     with bystander(cluster):
-        before = cluster.serve.descriptors()
+        before = serve.descriptors()
         for at in range(1, len(image), 7):
             with Peer(cluster.socket) as peer:
                 peer.send(image[:at])
@@ -178,7 +179,8 @@ def test_peers_that_die_in_the_middle_of_a_frame_leave_nothing(cluster: Cluster)
                 peer.send(encode_frame(FrameType.COORD_COMMAND, bytes(50))[:-3])
                 peer.reset()
         eventually(lambda: sockets(cluster) <= 1)
-        assert cluster.serve.descriptors() <= before
+        # The last question for the metrics holds a descriptor for a moment longer than its answer takes.
+        eventually(lambda: serve.descriptors() <= before)
         # Their principal has its whole share of connections again.
         with contextlib.ExitStack() as stack:
             for _ in range(PRINCIPAL_CONNECTIONS):

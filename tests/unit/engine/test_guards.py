@@ -260,7 +260,7 @@ def test_an_expired_grant_ends_the_connection_before_the_command_acts() -> None:
     assert client.pull() == []
 
 
-@pytest.mark.req("P6-20", "P6-07", "P3-50", "P9-06", "W8-07", "W8-08", "W8-09")
+@pytest.mark.req("P6-20", "P6-07", "P3-50", "P9-06", "W8-06", "W8-07", "W8-08", "W8-09")
 @pytest.mark.parametrize("how", ["removed", "revoked", "expired", "ceiling", "malformed"])
 def test_a_lost_grant_releases_everything_and_says_goodbye(how: str) -> None:
     world = World()

@@ -294,13 +294,11 @@ def json_text(draw: random.Random) -> None:
     if draw.random() < 0.3:
         text = text.replace(draw.choice("abcdefghij"), draw.choice(["a", "\\u0061"]))
     data = mutated(draw, text.encode(), 2)
-    bounds = {
-        "limit": draw.choice([20, 100_000]),
-        "depth": draw.choice([1, 3, 128]),
-        "safe_integers": draw.random() < 0.5,
-    }
-    expected, unexpected = attempt(partial(plain_json.parse, data, **bounds), plain_json.JsonError)
-    _, refusal = attempt(partial(json_scan.check, data, **bounds), json_scan.JsonError)
+    limit, depth, safe = draw.choice([20, 100_000]), draw.choice([1, 3, 128]), draw.random() < 0.5
+    plain = partial(plain_json.parse, limit=limit, depth=depth, safe_integers=safe)
+    real = partial(json_scan.check, limit=limit, depth=depth, safe_integers=safe)
+    expected, unexpected = attempt(partial(plain, data), plain_json.JsonError)
+    _, refusal = attempt(partial(real, data), json_scan.JsonError)
     assert refusal == unexpected, data
     if refusal is None:
         assert orjson.loads(data) == expected, data

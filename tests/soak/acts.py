@@ -377,8 +377,12 @@ class Acts:
         talk.reading.set()
 
     async def slow(self, talk: Talk) -> None:
-        """Little is read at once, from now until it is time to be quick again."""
-        talk.chunk, talk.pause = self.rng.choice(((50, 0.01), (1_000, 0.05), (65_536, 0.0)))
+        """Little is read at once, for a while."""
+        talk.chunk, talk.pause = self.rng.choice(((50, 0.01), (1_000, 0.05)))
+        for _ in range(self.rng.randrange(3)):
+            self.open_snapshot(talk)
+        await asyncio.sleep(self.rng.random() * 2)
+        talk.hurry()
 
 
 def must_be_refused(reply: Any) -> None:

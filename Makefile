@@ -15,10 +15,11 @@ SOAK_SECONDS ?= 600
 .PHONY: help build run test lint fuzz soak bench annotate coverage sanitize clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "%-9s %s\n", $$1, $$2 }'
 
 $(VENV)/.deps: requirements/dev.lock
 	@test -n "$(PYTHON)" || { echo "Sidecar needs Python >= 3.11; none was found (set PYTHON=...)" >&2; exit 1; }
+	@echo "Installing what is pinned and compiling the extensions: a minute or two, and only once"
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@

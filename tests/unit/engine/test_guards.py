@@ -260,6 +260,22 @@ def test_an_expired_grant_ends_the_connection_before_the_command_acts() -> None:
     assert client.pull() == []
 
 
+@pytest.mark.req("W8-06", "P6-20", "W8-09")
+def test_an_idle_connection_ends_when_its_grant_expires() -> None:
+    world = World()
+    client, other = world.connect(1, expires_in=10), world.connect(2, expires_in=20)
+    subscription = client.live(0, 0, 0)
+    world.advance(9.5)
+    assert client.conn.closing is None
+    assert world.engine.next_deadline() == pytest.approx(world.now.mono + 0.5)
+    woken = client.wakes
+    world.advance(0.5)
+    assert (client.conn.closing, other.conn.closing) == (ErrorCode.AUTHENTICATION_FAILED, None)
+    assert client.wakes > woken
+    assert [type(frame) for frame in client.pull()] == [fr.Gap, fr.CoordErrorFrame]
+    assert (client.gaps()[0].subscription_id, client.gaps()[0].reason) == (subscription, GapReason.GRANT_REVOKED)
+
+
 @pytest.mark.req("P6-20", "P6-07", "P3-50", "P9-06", "W8-06", "W8-07", "W8-08", "W8-09")
 @pytest.mark.parametrize("how", ["removed", "revoked", "expired", "ceiling", "malformed"])
 def test_a_lost_grant_releases_everything_and_says_goodbye(how: str) -> None:

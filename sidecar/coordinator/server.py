@@ -17,6 +17,7 @@ from traceback import extract_tb
 from typing import Any, Final
 
 from sidecar.base.clock import Now
+from sidecar.base.ed25519 import digest_text
 from sidecar.base.unixsocket import BACKLOG, SocketFile
 from sidecar.base.witnessing import WitnessError, WitnessRefused
 from sidecar.coordinator.authority.activation import Activation, Witness
@@ -311,7 +312,8 @@ class CoordinatorServer:
         """A socket is gone."""
         self._connections.discard(connection)
         if connection.fault is not None and connection.peer is not None:
-            self._log.warning("connection_refused", code=connection.fault, peer_pid=connection.peer.pid)
+            key = None if connection.claimed is None else digest_text(connection.claimed)
+            self._log.warning("connection_refused", code=connection.fault, peer_pid=connection.peer.pid, key_id=key)
         if not self._connections:
             self._gone.set()
 

@@ -72,6 +72,8 @@ class _Pending:
     selected: Limits
 
 
+_DEAR: Final = FrameType.OPEN_REPLAY
+"""The one frame for which the whole log may be looked through: it ends the turn of its connection."""
 _HANDSHAKE: Final = (ConnectionState.PRE, ConnectionState.CHAL)
 _OUTCOMES: Final = {
     ConnectionEvent.TIMER: "timeout",
@@ -120,6 +122,8 @@ class ServerSession:
         self.connection: Connection | None = None
         self.fault: ErrorCode | None = None
         """What this side closed the connection for; for the log."""
+        self.claimed: bytes | None = None
+        """Key id that the peer named, proved or not; for the log."""
 
     # ---- what it is ----
 
@@ -188,6 +192,8 @@ class ServerSession:
                 if found is None:
                     return
                 self._handle(found[0], found[1], now)
+                if found[0] == _DEAR:
+                    break
             except FrameTooLarge as error:
                 detail = f"frame {error.frame_type:#04x} of length {error.length}"
                 self._take(ConnectionEvent.OVERSIZE, now, detail=detail)
@@ -280,6 +286,7 @@ class ServerSession:
         assert pending is not None
         env = self._env
         response = fr.WorkloadResponse.decode(body)
+        self.claimed = bytes(response.key_id)
         grant = verify_response(
             pending.challenge,
             response,

@@ -128,6 +128,20 @@ def test_a_recorded_response_is_refused_on_every_other_connection(cluster: Clust
 STRANGER = b"\x55" * 32
 
 
+def test_the_log_names_the_key_of_a_login_that_failed(cluster: Cluster) -> None:
+    key = SigningKey(Secret(b"\x56" * 32))
+    with Peer(cluster.socket) as peer:
+        peer.start()
+        peer.send(peer.response(key, 1))
+        generic(peer)
+    with Peer(cluster.socket) as peer:  # the loop has turned, and with it what the end of the first one left behind
+        peer.login(cluster.key("reader"))
+        peer.ping()
+    assert cluster.serve is not None
+    named = [line for line in cluster.serve.lines() if line.get("key_id") == digest_text(fingerprint(key.public_key))]
+    assert [(line["event"], line["code"]) for line in named] == [("connection_refused", "AUTHENTICATION_FAILED")]
+
+
 @pytest.mark.req("W8-02", "P5-05", "W3-15", "W10-09", "P14-04", "P2-03", "W9-07")
 @pytest.mark.parametrize("case", ["unknown", "expired key", "expired request", "empty intersection", "broken proof"])
 def test_failed_logins_are_byte_equal(cluster: Cluster, case: str) -> None:

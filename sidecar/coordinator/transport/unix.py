@@ -53,6 +53,8 @@ class UnixConnection(asyncio.BufferedProtocol):
         """Who connected; for the log."""
         self.fault: ErrorCode | None = None
         """What this side closed the connection for, once it is over."""
+        self.claimed: bytes | None = None
+        """Key id that the peer named, proved or not, once it is over."""
         self.since = host.now().mono
         """Monotonic second of its accept."""
         self._transport: asyncio.Transport | None = None
@@ -120,7 +122,7 @@ class UnixConnection(asyncio.BufferedProtocol):
         self._timer = self._linger = None
         if self._session is not None:
             self._session.eof(self._host.now())
-            self.fault = self._session.fault
+            self.fault, self.claimed = self._session.fault, self._session.claimed
             self._session = None
             self._host.closed(self)
 

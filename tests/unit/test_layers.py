@@ -52,6 +52,12 @@ CORES = [
     "sidecar/coordinator/client_snapshot.py",
     "sidecar/coordinator/client_stream.py",
     "sidecar/coordinator/client_trust.py",
+    "sidecar/rails/space/audit.py",
+    "sidecar/rails/space/claims.py",
+    "sidecar/rails/space/grants.py",
+    "sidecar/rails/space/holder.py",
+    "sidecar/rails/space/matrix.py",
+    "sidecar/rails/space/nkeys.py",
     "sidecar/witness/protocol.py",
     "sidecar/witness/state.py",
 ]

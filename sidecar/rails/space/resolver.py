@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 
+from sidecar.rails.names import api
 from sidecar.rails.space.claims import Access, Permissions
 
-_UPDATE: Final = "$SYS.REQ.CLAIMS.UPDATE"
-_DELETE: Final = "$SYS.REQ.CLAIMS.DELETE"
+_UPDATE: Final = api.CLAIMS_UPDATE.build()
+_DELETE: Final = api.CLAIMS_DELETE.build()
 
 
 class ResolverRefused(Exception):  # noqa: N818 - what the broker said

@@ -29,6 +29,8 @@ from sidecar.rails.space.claims import (
     encode_operator,
     encode_user,
 )
+from sidecar.rails.space.grants import GrantRefused, check_life, permissions
+from sidecar.rails.space.holder import Holder, Profile
 from sidecar.rails.space.nkeys import ACCOUNT, OPERATOR, SEED_CHARS, USER, InvalidNkey, KeyPair
 
 Entropy = Callable[[int], bytes]
@@ -145,6 +147,17 @@ class SpaceTrust:
         if fresh or (kept is not None and kept[1].issuer != trust.account_issuer):
             kept = None  # the second case: the broker has another operator now
         return _kept(path, kept, claims, lambda: trust.sign_account(claims, now_for_token), lock)
+
+    def issue(self, profile: Profile, holder: Holder, user: KeyPair, now: int, seconds: int) -> str:
+        """The token of a static credential: name and tags say its principal, its rows come from the matrix (CB-119).
+
+        Raises GrantRefused or InvalidName for what may not be granted.
+        """
+        if holder.space != self.space or holder.connection != user.public:
+            raise GrantRefused("the holder is one of this space, and its inbox is named by its key (C9-12)")
+        principal = holder.lifecycle.principal
+        granted = permissions(profile, holder)
+        return self.mint(principal.dash, granted, user, now, check_life(profile, seconds), principal.tags)
 
     def mint(
         self, name: str, permissions: Permissions, user: KeyPair, now: int, seconds: int, tags: tuple[str, ...] = ()

@@ -1,0 +1,125 @@
+"""Whom a credential is for: the values that fill the rows of the ownership matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sidecar.rails.names.endpoint import UNTARGETED
+from sidecar.rails.names.errors import InvalidName
+from sidecar.rails.names.grants import covers
+from sidecar.rails.names.principals import Lifecycle, check_mintable
+from sidecar.rails.names.tokens import GRAMMARS, MODES, policy_channel
+
+
+class Profile(StrEnum):
+    """A closed set of grants (C9-13); none of them means "everything"."""
+
+    AGENT = "agent"
+    OBSERVER = "observer"
+    ADMIN = "admin"
+    DELIVERY = "delivery"
+    PROVISIONER = "provisioner"
+
+
+class Form(StrEnum):
+    """How the agents of a space read what is stored.
+
+    ``compatible`` is the published rows: agents read streams and buckets themselves, and can have the broker put stored
+    bytes on a subject of their choice (OPEN C9-a). ``mediated`` gives agents no such read (C9-47): the delivery plane
+    reads for them and answers on their own reply rail.
+    """
+
+    COMPATIBLE = "compatible"
+    MEDIATED = "mediated"
+
+
+_HOUR: Final = 3600
+LONGEST_SECONDS: Final = {
+    Profile.AGENT: 90 * 24 * _HOUR,
+    Profile.OBSERVER: 90 * 24 * _HOUR,
+    Profile.ADMIN: 24 * _HOUR,
+    Profile.DELIVERY: 24 * _HOUR,
+    Profile.PROVISIONER: 600,
+}
+"""Longest life of a credential of each profile, in seconds (CB-92)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One command of one endpoint that a holder may call, in one mode with its literal target (C13.9-007).
+
+    ``target`` has the tokens of the mode: none for ``self`` and untargeted commands, an owner for ``owner``, ``any``,
+    ``child`` and ``ledger``, owner, actor and uid for ``handle`` and ``exact``.
+    """
+
+    endpoint: str
+    command: str
+    mode: str = UNTARGETED
+    target: tuple[str, ...] = ()
+    journal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode != UNTARGETED and self.mode not in MODES:
+            raise InvalidName("mode", "it is not one that is reserved", "C13.2-21")
+        arity = {UNTARGETED: 0, "self": 0, "handle": 3, "exact": 3}.get(self.mode, 1)
+        if len(self.target) != arity:
+            raise InvalidName("target", f"{len(self.target)} tokens, the mode has {arity}", "C13.9-008")
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """Endpoint, command and target as the fields of a request template."""
+        named = zip(("to_owner", "to_actor", "to_uid"), self.target, strict=False)
+        return {"endpoint": self.endpoint, "command": self.command, **dict(named)}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the delivery endpoint answers with: one instance at one epoch (C13.9-019, C13.9-020)."""
+
+    instance: str
+    epoch: int
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The holder of one credential.
+
+    ``connection`` names the reply inbox: the user's nkey in static spaces, which is the ``reader`` of history consumers
+    there too (C9-12, CB-66). Channel lists hold names and patterns as they are stored (C9-06).
+    """
+
+    space: str
+    lifecycle: Lifecycle
+    connection: str
+    form: Form = Form.MEDIATED
+    subscribe: tuple[str, ...] = ()
+    allow_subscribe: tuple[str, ...] | None = None
+    allow_publish: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
+    service: Service | None = None
+
+    def __post_init__(self) -> None:
+        GRAMMARS["space"].check(self.space)
+        GRAMMARS["connection"].check(self.connection)
+        check_mintable(self.lifecycle.principal.owner)
+        for role in self.roles:
+            GRAMMARS["role"].check(role)
+        for channel in (*self.subscribe, *self.readable, *self.allow_publish):
+            policy_channel(channel)
+        for channel in self.subscribe:
+            if not any(within(channel, entry) for entry in self.readable):
+                raise InvalidName("subscribe", f"{channel} is within no single entry of the read list", "C9-07")
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """The read list: ``allow_subscribe``, or ``subscribe`` when it is not given (C9-08)."""
+        return self.subscribe if self.allow_subscribe is None else self.allow_subscribe
+
+
+def within(channel: str, entry: str) -> bool:
+    """Whether one entry of a list contains a channel or pattern entirely (C9-07)."""
+    return covers(entry, channel)

@@ -6,9 +6,13 @@ subscribers is encoded once (P10-14).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import cast
 
 from sidecar.coordinator.engine.state import Event
+from sidecar.coordinator.engine.visibility import Visibility
 from sidecar.coordinator.wire.enums import EventKind, ObjectKind
 from sidecar.coordinator.wire.events import EVENT_HEAD_BYTES, event_image, event_tail
 from sidecar.coordinator.wire.ids import EventId, EventSequence, ObjectId, ObjectRevision
@@ -63,10 +67,16 @@ class EventLog:
     """Events ``first`` to ``head``, without a hole. ``first`` is ``head + 1`` when nothing is retained."""
 
     def __init__(self, tail: Sequence[Event], head: int) -> None:
-        self._entries: list[LogEntry | None] = [LogEntry(event) for event in tail]
+        self._entries: list[LogEntry | None] = []
+        # What decides who sees an event and what it costs, in rows of their own beside the entries: a replay may have
+        # to look at all of them, and does so without a step of Python for each.
+        self._kinds = bytearray()
+        self._principals: list[bytes] = []
+        self._sizes = array("I")
         self._skip = 0
-        self.head = head
-        self.nbytes = sum(len(event.payload) for event in tail)
+        self.head = head - len(tail)
+        self.nbytes = 0
+        self.append(tail)
 
     @property
     def first(self) -> int:
@@ -83,17 +93,26 @@ class EventLog:
             raise LookupError("the event is not retained")
         return entry
 
-    def after(self, sequence: int) -> list[LogEntry]:
-        """The retained events behind ``sequence``, oldest first; those between it and ``first`` are missing."""
-        count = min(self.head - sequence, len(self))
-        return [entry for entry in self._entries[len(self._entries) - count :] if entry is not None]
+    def seen_behind(self, sequence: int, visibility: Visibility) -> tuple[list[LogEntry], list[int]]:
+        """The retained events behind ``sequence`` that are visible, oldest first, and the bytes of their payloads.
+
+        Those between it and ``first`` are missing.
+        """
+        start = len(self._entries) - max(0, min(self.head - sequence, len(self)))
+        mask = visibility.mask(self._kinds[start:], self._principals[start:])
+        found = list(compress(self._entries[start:], mask))
+        return cast("list[LogEntry]", found), list(compress(self._sizes[start:], mask))
 
     def append(self, events: Iterable[Event]) -> list[LogEntry]:
         """Add events that follow ``head``."""
         added = [LogEntry(event) for event in events]
+        sizes = [len(entry.event.payload) for entry in added]
         self._entries += added
+        self._kinds += bytes(entry.event.object_kind for entry in added)
+        self._principals += [entry.event.principal for entry in added]
+        self._sizes.extend(sizes)
         self.head += len(added)
-        self.nbytes += sum(len(entry.event.payload) for entry in added)
+        self.nbytes += sum(sizes)
         return added
 
     def excess(self, max_bytes: int, max_count: int, step: int | None = None) -> int:
@@ -112,5 +131,6 @@ class EventLog:
             self._entries[self._skip] = None
             self._skip += 1
         if self._skip > _COMPACT:
-            del self._entries[: self._skip]
+            for row in (self._entries, self._kinds, self._principals, self._sizes):
+                del row[: self._skip]
             self._skip = 0

@@ -129,22 +129,15 @@ class Replays:
     def _missed(self, sub: Subscription) -> list[LogEntry]:
         """The visible events behind the pause.
 
-        An event is never split: a peer that negotiated less than one needs heals by a snapshot (OPEN P3-g). The whole
-        log may have to be looked through, so that this loop makes no more calls than it has to.
+        An event is never split: a peer that negotiated less than one needs heals by a snapshot (OPEN P3-g).
         """
-        selected, families, sees = sub.conn.selected, sub.visibility.families, sub.visibility.sees_event
+        selected = sub.conn.selected
         most = min(selected.typed_payload, page_room(selected.page_bytes, CURSOR_BYTES) - IMAGE_HEAD_BYTES)
-        entries, nbytes = [], 0
-        for entry in self._runtime.log.after(sub.cursor):
-            event = entry.event
-            if event.object_kind in families or sees(event):
-                size = len(event.payload)
-                if size > most:
-                    sub.oversized = True
-                    raise ResourceExhausted(_OVERSIZED)
-                entries.append(entry)
-                nbytes += size
-        sub.missed_bytes = nbytes + IMAGE_HEAD_BYTES * len(entries)
+        entries, sizes = self._runtime.log.seen_behind(sub.cursor, sub.visibility)
+        if max(sizes, default=0) > most:
+            sub.oversized = True
+            raise ResourceExhausted(_OVERSIZED)
+        sub.missed_bytes = sum(sizes) + IMAGE_HEAD_BYTES * len(entries)
         return entries
 
     def next(self, conn: Connection, frame: ReplayNext) -> None:

@@ -12,6 +12,7 @@ from sidecar.coordinator.engine.pages import page_frame
 from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.engine.state import Event, State
 from sidecar.coordinator.engine.subscription import SubscriptionState
+from sidecar.coordinator.engine.visibility import Visibility
 from sidecar.coordinator.machines.subscription import SubscriptionEvent
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import Capability, ErrorCode, EventKind, FrameType, ObjectKind, Scope
@@ -388,13 +389,13 @@ def test_a_refused_replay_that_is_asked_for_again_costs_no_look_through_the_log(
         for _ in range(8):
             reader.ask(reader.open_snapshot())
     looks: list[int] = []
-    after = EventLog.after
+    seen_behind = EventLog.seen_behind
 
-    def counted(log: EventLog, sequence: int) -> list[LogEntry]:
+    def counted(log: EventLog, sequence: int, visibility: Visibility) -> tuple[list[LogEntry], list[int]]:
         looks.append(sequence)
-        return after(log, sequence)
+        return seen_behind(log, sequence, visibility)
 
-    monkeypatch.setattr(EventLog, "after", counted)
+    monkeypatch.setattr(EventLog, "seen_behind", counted)
     held = world.used()
     for _ in range(20):
         reader.refused(open_replay(reader, subscription, 0), ErrorCode.RESOURCE_EXHAUSTED)

@@ -11,7 +11,7 @@ from sidecar.coordinator.machines.connection import ConnectionState
 from sidecar.coordinator.session import FRAMES_PER_TURN
 from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType
-from sidecar.coordinator.wire.ids import ObjectiveId, OperationId, SnapshotId
+from sidecar.coordinator.wire.ids import EventCut, ObjectiveId, OperationId, SnapshotId, SubscriptionId
 from sidecar.coordinator.wire.limits import HANDSHAKE_FRAME
 from sidecar.coordinator.wire.payloads import CreateObjective
 from sidecar.coordinator.wire.records import AuthorityGuard
@@ -96,6 +96,28 @@ def test_one_turn_handles_a_bounded_number_of_frames_and_the_rest_follow() -> No
     assert [f.nonce for f in wire.received() if isinstance(f, fr.CoordPong)] == list(
         range(FRAMES_PER_TURN, FRAMES_PER_TURN + 10)
     )
+    assert not wire.session.has_input
+
+
+@pytest.mark.req("P10-24")
+def test_a_look_through_the_log_ends_the_turn() -> None:
+    wire = in_state(ConnectionState.ACT)
+    replays = [
+        fr.OpenReplay(
+            request_id=number,
+            authority_guard=AuthorityGuard.decode(wire.house.world.authority.guard),
+            subscription_id=SubscriptionId(bytes([number]) * 16),
+            after_event_sequence=EventCut(0),
+        )
+        for number in (1, 2)
+    ]
+    wire.send(*replays, fr.CoordPing(nonce=3))
+    assert [frame.request_id for frame in wire.received() if isinstance(frame, fr.CoordErrorFrame)] == [1]
+    assert wire.session.has_input
+    wire.session.process(wire.now)
+    assert [frame.request_id for frame in wire.received() if isinstance(frame, fr.CoordErrorFrame)] == [2]
+    wire.session.process(wire.now)
+    assert wire.received() == [fr.CoordPong(nonce=3)]
     assert not wire.session.has_input
 
 

@@ -19,7 +19,7 @@ from sidecar.coordinator.wire.table import FRAME_TABLE
 from tests.soak.streams import Healing, Reading, Stream
 from tests.soak.truth import Failed, Stretch, Truth
 
-PATIENCE = 45.0
+PATIENCE = 30.0
 """Seconds within which everything that is due has come, on a machine that is busy with other things."""
 CHUNK = 65_536
 

@@ -58,6 +58,7 @@ CORES = [
     "sidecar/rails/space/holder.py",
     "sidecar/rails/space/matrix.py",
     "sidecar/rails/space/nkeys.py",
+    "sidecar/rails/names",
     "sidecar/witness/protocol.py",
     "sidecar/witness/state.py",
 ]

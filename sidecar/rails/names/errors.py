@@ -10,7 +10,9 @@ def excerpt(value: object) -> str:
     if not isinstance(value, str):
         return f"a {type(value).__name__}"
     short = ascii(value[:_SHOWN])
-    return short if len(value) <= _SHOWN else f"{short}... ({len(value)} characters)"
+    if len(value) <= _SHOWN and len(short) <= 2 * _SHOWN:
+        return short
+    return f"{short[: 2 * _SHOWN]}... ({len(value)} characters)"
 
 
 class InvalidName(ValueError):  # noqa: N818 - the field's word; it names what was refused

@@ -19,7 +19,7 @@ _ROW = re.compile(r"(?:(?:[^.\s*>]+|\*)\.)*(?:[^.\s*>]+|\*|>)")
 _QUEUE = re.compile(r"[^\s*>]+")
 _ROOT = f"{subjects.SPACE.parts[0].literals[0]}."
 _ROOTS = (_ROOT, *api.RESERVED_ROOTS, api.INBOX_ROOT)
-_GENERIC = tuple(root[:-1] for root in (_ROOT, *api.RESERVED_ROOTS)) + (api.INFO.text.removesuffix(".INFO"),)
+_GENERIC = (_ROOT, *api.RESERVED_ROOTS, api.INFO.text.removesuffix("INFO"))
 _SHARED_INBOX = inboxes.SYSTEM.subtree()
 
 
@@ -34,7 +34,9 @@ def check_row(row: object) -> str:
         raise InvalidName("grant", f"{excerpt(row)} is no permission row", "C9")
     if not subject.startswith(_ROOTS):
         raise InvalidName("grant", f"{excerpt(row)} names no family that we know", "C13.9-041")
-    if subject != _SHARED_INBOX and subject.startswith(tuple(f"{root}.{one}" for root in _GENERIC for one in "*>")):
+    if subject != _SHARED_INBOX and subject.startswith(
+        tuple(root + one for root in _GENERIC for one in (WILDCARD, TAIL))
+    ):
         raise InvalidName("grant", f"{excerpt(row)} is wider than one family", "C13.9-041")
     return row
 

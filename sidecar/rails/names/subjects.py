@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sidecar.rails.names.limits import MAX_SUBJECT
 from sidecar.rails.names.principals import surfaces
 from sidecar.rails.names.template import Kind, Template, listed
+from sidecar.rails.names.tokens import TAIL, WILDCARD
 
 CHAT = Template(
     Kind.SUBJECT, "multicast", "cotal.<space>.chat.<owner>.<actor>.<channel...>", "C3-04", "post on a channel"
@@ -87,6 +88,12 @@ class Delivery:
     def surfaces(self) -> bool:
         """Whether the sender's owner is one whose content may be shown (C3-09)."""
         return surfaces(self.owner)
+
+    @property
+    def concrete(self) -> bool:
+        """Whether it was published to one channel, recipient or role. The broker takes a literal ``*`` or ``>`` in a
+        published subject; no conformant publisher sends one (C3-13, C3-17)."""
+        return not {WILDCARD, TAIL} & set(self.rest.split("."))
 
 
 @dataclass(frozen=True, slots=True)

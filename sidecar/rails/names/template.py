@@ -153,7 +153,7 @@ class Template:
         """``split``, and every value fits its grammar; ``build(**parse(text)) == text``."""
         values = self.split(text)
         for name, value in values.items():
-            self.fields[name].grammar.check(value)
+            self._checked(name, value)
         return values
 
     def fits(self, text: object) -> bool:
@@ -174,6 +174,8 @@ class Template:
         before them ``*``. With every field given, everything below the concrete name."""
         pieces = list(self._pieces(given))
         last = max((at for at, part in enumerate(self.parts) if not self._absent(part, given)), default=-1)
+        if last >= 0 and pieces[last].endswith(TAIL):
+            raise InvalidName(self.name, "nothing is below a pattern that ends in '>'", self.row)
         return self._bounded(".".join([*pieces[: last + 1], TAIL]))
 
     def _pieces(self, given: Mapping[str, str | int]) -> Iterator[str]:
@@ -197,9 +199,10 @@ class Template:
 
     def _checked(self, name: str, value: object, *, pattern: bool = False) -> str:
         grammar = self.fields[name].grammar
-        if type(value) is int and grammar.largest is not None:
-            value = str(value) if abs(value) <= grammar.largest else "-"
-        return grammar.check_pattern(value) if pattern else grammar.check(value)
+        try:
+            return grammar.check_pattern(value) if pattern else grammar.check(value)
+        except InvalidName as error:
+            raise InvalidName(f"{self.name}, {name}", error.reason, error.row) from None
 
     def _known(self, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - self.fields.keys()

@@ -73,8 +73,10 @@ class Grammar:
         return True
 
     def _held(self, value: object, shape: re.Pattern[str]) -> str:
+        if type(value) is int and self.largest is not None and 0 <= value <= self.largest:
+            return str(value)
         if not isinstance(value, str):
-            raise InvalidName(self.name, f"{excerpt(value)} is not text", self.row)
+            raise InvalidName(self.name, f"{excerpt(value)} is not allowed here", self.row)
         if not self.shortest <= len(value) <= self.longest:
             bounds = f"{self.shortest} to {self.longest}"
             raise InvalidName(self.name, f"{len(value)} characters, allowed are {bounds}", self.row)
@@ -143,7 +145,7 @@ _GRAMMARS = (
     Grammar("stream", f"{_WORD}+", _WORD, MAX_NAME, "C8"),
     Grammar("consumer", f"{_WORD}+", _WORD, MAX_NAME, "C8-27"),
     Grammar("bucket", f"{_WORD}+", _WORD, MAX_NAME, "C8-69"),
-    Grammar("key", "[A-Za-z0-9_/=.-]+", "[A-Za-z0-9_/=.-]", MAX_SUBJECT, "D3", dotted=True),
+    Grammar("key", r"[A-Za-z0-9_/=-]+(?:\.[A-Za-z0-9_/=-]+)*", "[A-Za-z0-9_/=.-]", MAX_SUBJECT, "D3", dotted=True),
     Grammar(
         # What a consumer filters on, or one stored subject that is asked for: any concrete subject or pattern.
         "filter",

@@ -103,6 +103,11 @@ class EventLog:
         found = list(compress(self._entries[start:], mask))
         return cast("list[LogEntry]", found), list(compress(self._sizes[start:], mask))
 
+    def mask(self, sequence: int, count: int, visibility: Visibility) -> bytes:
+        """Which of the ``count`` events behind ``sequence``, all retained, are visible; see ``Visibility.mask``."""
+        start = len(self._entries) + sequence - self.head
+        return visibility.mask(self._kinds[start : start + count], self._principals[start : start + count])
+
     def append(self, events: Iterable[Event]) -> list[LogEntry]:
         """Add events that follow ``head``."""
         added = [LogEntry(event) for event in events]

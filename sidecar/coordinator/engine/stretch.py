@@ -20,6 +20,8 @@ STRETCH_SCAN: Final = 4_096
 """Events that are looked at for one stretch."""
 _LENGTH_BYTES: Final = 4
 """What the limit of a frame does not count."""
+_CHUNK: Final = 128
+"""Events that are judged at once, in no more time than two or three by themselves."""
 _NO_CREDIT: Final = Credit(1, 1)
 _KEPT: Final = 64
 """Places of which the stretch is kept; that many are wanted only by those who do not keep up."""
@@ -28,12 +30,27 @@ _KEPT: Final = 64
 class Stretch:
     """The next visible events behind one place, without a hole. It grows at its end and changes in nothing else."""
 
-    __slots__ = ("_largest", "_limit", "_log", "_visibility", "ends", "payloads", "sequences", "tails", "through")
+    __slots__ = (
+        "_at",
+        "_largest",
+        "_limit",
+        "_log",
+        "_mask",
+        "_visibility",
+        "ends",
+        "payloads",
+        "sequences",
+        "tails",
+        "through",
+    )
 
     def __init__(self, log: EventLog, cursor: int, visibility: Visibility) -> None:
         self._log = log
         self._visibility = visibility
         self._limit = min(log.head, cursor + STRETCH_SCAN)
+        self._mask = b""
+        """Which of the next events are visible, and what comes behind ``through`` in it."""
+        self._at = 0
         self._largest = (0, 0)
         """Bytes of the largest payload and of the largest whole frame."""
         self.tails: list[bytes] = []
@@ -48,22 +65,29 @@ class Stretch:
 
     def grow(self, credit: Credit, room: int) -> None:
         """Find events up to the first that ``credit`` does not cover, or the one that fills ``room`` bytes."""
-        log, visibility, through, limit = self._log, self._visibility, self.through, self._limit
+        log, mask, at, through, limit = self._log, self._mask, self._at, self.through, self._limit
         total = self.ends[-1] if self.ends else 0
         payload, frame = self._largest
         while through < limit and len(self.tails) <= credit.count and total <= credit.nbytes and total < room:
-            through += 1
+            if at == len(mask):
+                mask, at = log.mask(through, min(_CHUNK, limit - through), self._visibility), 0
+            found = mask.find(1, at)
+            if found < 0:
+                through += len(mask) - at
+                at = len(mask)
+                continue
+            through += found + 1 - at
+            at = found + 1
             entry = log[through]
-            if visibility.sees_event(entry.event):
-                tail, content = entry.tail, len(entry.event.payload)
-                size = EVENT_HEAD_BYTES + len(tail)
-                total += size
-                self.tails.append(tail)
-                self.sequences.append(through)
-                self.ends.append(total)
-                self.payloads.append(content)
-                payload, frame = max(payload, content), max(frame, size)
-        self.through, self._largest = through, (payload, frame)
+            tail, content = entry.tail, len(entry.event.payload)
+            size = EVENT_HEAD_BYTES + len(tail)
+            total += size
+            self.tails.append(tail)
+            self.sequences.append(through)
+            self.ends.append(total)
+            self.payloads.append(content)
+            payload, frame = max(payload, content), max(frame, size)
+        self._mask, self._at, self.through, self._largest = mask, at, through, (payload, frame)
 
     def first(self) -> int | None:
         """Sequence of the first of the events; ``None`` when none of those that are looked at is visible."""

@@ -7,6 +7,7 @@ fixed when a connection is attached, and a reserved subscription keeps the one o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import eq
 from typing import NamedTuple
@@ -35,6 +36,12 @@ _FAMILIES: dict[ObjectKind, _Rule] = {
     ObjectKind.ADMIN: _Rule(Scope.ADMIN, Capability.ADMINISTRATION),
 }
 """Families that are visible as a whole or not at all; OPERATION rows depend on their principal (P6-15)."""
+
+
+@lru_cache(maxsize=64)
+def _table(families: frozenset[int]) -> bytes:
+    """1 for each ObjectKind of ``families``, 0 for every other byte."""
+    return bytes(kind in families for kind in range(256))
 
 
 class Visibility(NamedTuple):
@@ -79,7 +86,7 @@ class Visibility(NamedTuple):
 
     def mask(self, kinds: bytearray, principals: Sequence[bytes]) -> bytes:
         """``sees`` for a row of events at once: a byte 1 or 0 for each. ``principals`` is empty where there is none."""
-        seen = kinds.translate(bytes(kind in self.families for kind in range(256)))
+        seen = kinds.translate(_table(self.families))
         if self.own_operations and ObjectKind.OPERATION not in self.families:
             own = bytes(map(eq, principals, repeat(self.principal)))
             both = int.from_bytes(seen, "little") | int.from_bytes(own, "little")

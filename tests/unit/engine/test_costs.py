@@ -141,3 +141,21 @@ def test_a_jump_over_many_promises_is_worked_off_in_bounded_ticks() -> None:
         assert world.engine.stats().head_sequence == 61  # nothing is due yet, whatever was promised
         world.advance(0.25)
     assert world.engine.next_deadline() == pytest.approx(world.now.mono + 999)
+
+
+@pytest.mark.req("P10-14", "P14-12")
+def test_history_that_is_hidden_is_stepped_over_without_a_look_at_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = 10_000
+    world = world_of(events)
+    client = world.connect(1, scopes=Scope.WORK_COMMAND)
+    looks = Looks(monkeypatch)
+    for after in range(0, 8_000, 500):
+        client.send(client.subscribe(after, 10, 10_000))
+    while client.wakes:
+        client.wakes = 0
+        client.pull()
+    assert [sub.cursor for sub in client.conn.subscriptions.values()] == [events] * SUBSCRIPTIONS
+    assert looks.count == 0
+    own = client.create(1)
+    client.done(own)
+    assert [bytes(event.object.id) for event in client.events()] == [own.operation_id] * SUBSCRIPTIONS

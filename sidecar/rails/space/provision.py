@@ -1,0 +1,93 @@
+"""Makes the streams and buckets of a space at a broker, and proves their shape (C8-01..C8-14, C8-69).
+
+What is missing is made; what is there is compared and never changed. A run that died is finished by the next one. The
+connection is the caller's, with the grants of the ``provisioner`` profile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nats.aio.client import Client
+
+from sidecar.rails.names import api
+from sidecar.rails.space.layout import Limits, configurations, drift
+
+_NOT_FOUND: Final = 10059
+_IN_USE: Final = 10058
+
+
+class BrokerRefused(Exception):  # noqa: N818 - what the broker said
+    """JetStream refused a request; ``code`` is its error code, the message its own description."""
+
+    def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
+        self.code = error.get("err_code")
+        super().__init__(f"{subject}: {error.get('description', 'no description')} ({self.code})")
+
+
+class WrongShape(Exception):  # noqa: N818 - a state of the broker
+    """Streams that are not what they must be; ``faults`` maps each name to its differences. Nothing was changed."""
+
+    def __init__(self, faults: Mapping[str, list[str]]) -> None:
+        self.faults = dict(faults)
+        super().__init__("; ".join(f"{name}: {', '.join(found)}" for name, found in faults.items()))
+
+
+async def provision(client: Client, space: str, limits: Limits | None = None, *, seconds: float = 10.0) -> list[str]:
+    """The names of the streams that were made. ``limits`` are those of new streams only (C8-14).
+
+    Raises WrongShape when any stream, made or found, differs; BrokerRefused; nats.errors.TimeoutError.
+    """
+    made = []
+    faults = {}
+    for name, wanted in configurations(space, limits or Limits()).items():
+        found = await _info(client, name, seconds)
+        if found is None:
+            try:
+                await _ask(client, api.STREAM_CREATE.build(stream=name), wanted, seconds)
+                made.append(name)
+            except BrokerRefused as error:
+                if error.code != _IN_USE:  # somebody else made it meanwhile: its shape decides
+                    raise
+            found = await _info(client, name, seconds) or {}
+        if differences := drift(space, name, found):
+            faults[name] = differences
+    if faults:
+        raise WrongShape(faults)
+    return made
+
+
+async def shape(client: Client, space: str, *, seconds: float = 10.0) -> dict[str, list[str] | None]:
+    """Each stream of a space with its differences; None for one that is not there."""
+    answer: dict[str, list[str] | None] = {}
+    for name in configurations(space, Limits()):
+        found = await _info(client, name, seconds)
+        answer[name] = None if found is None else drift(space, name, found)
+    return answer
+
+
+async def _info(client: Client, name: str, seconds: float) -> dict[str, Any] | None:
+    """The configuration of a stream; None when there is none of that name."""
+    try:
+        answer = await _ask(client, api.STREAM_INFO.build(stream=name), None, seconds)
+    except BrokerRefused as error:
+        if error.code == _NOT_FOUND:
+            return None
+        raise
+    config = answer.get("config")
+    return config if isinstance(config, dict) else {}
+
+
+async def _ask(client: Client, subject: str, body: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
+    reply = await client.request(subject, b"" if body is None else json.dumps(body).encode(), timeout=seconds)
+    try:
+        answer = json.loads(reply.data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise BrokerRefused(subject, {"description": "the answer is not JSON"})
+    if isinstance(error := answer.get("error"), dict):
+        raise BrokerRefused(subject, error)
+    return answer

@@ -344,10 +344,10 @@ class Streams:
                     sub.cursor = first - 1
 
     def _newest_before(self, first: int, visibility: Visibility) -> int:
-        """The newest retained event before ``first`` that is visible; 0 when there is none."""
+        """The newest retained event before ``first`` that is visible; what lies before all of them when none is."""
         log = self._runtime.log
-        lost = range(first - 1, log.first - 1, -1)
-        return next((sequence for sequence in lost if visibility.sees_event(log[sequence].event)), 0)
+        before = log.first - 1
+        return before + 1 + log.mask(before, first - log.first, visibility).rfind(1)
 
     # ---- delivery ----
 

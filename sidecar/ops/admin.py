@@ -109,13 +109,17 @@ class AdminServer:
             full = len(self._open) >= MAX_CONNECTIONS
             if not full:
                 self._open.add(peer)
-        if full:
-            self._count("busy")
-            with contextlib.suppress(OSError), peer:
-                peer.settimeout(0)
-                peer.sendall(_head(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n"))
-            return
-        threading.Thread(target=self._serve, args=(peer,), name="admin-peer", daemon=True).start()
+        if not full:
+            try:
+                threading.Thread(target=self._serve, args=(peer,), name="admin-peer", daemon=True).start()
+                return
+            except RuntimeError:  # the system has no thread left
+                with self._changing:
+                    self._open.discard(peer)
+        self._count("busy")
+        with contextlib.suppress(OSError), peer:
+            peer.settimeout(0)
+            peer.sendall(_head(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n"))
 
     def _serve(self, peer: socket.socket) -> None:
         try:

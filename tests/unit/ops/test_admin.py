@@ -172,6 +172,21 @@ def test_connections_are_bounded_and_one_more_is_told(rig: Rig) -> None:
         assert rig.ask(GOOD)[0] == 200
 
 
+def test_without_a_thread_for_one_connection_the_next_ones_are_served(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", no_thread)
+        for _ in range(MAX_CONNECTIONS + 1):
+            with rig.connect() as peer:
+                assert answer(peer)[0] == 503
+    assert rig.count("busy") == MAX_CONNECTIONS + 1
+    assert rig.ask(GOOD)[0] == 200
+
+
 def test_a_source_that_cannot_tell_is_said_and_asked_again(rig: Rig) -> None:
     rig.refuse = Unavailable("the event loop did not answer in 2 s")
     with pytest.raises(CannotAsk, match="503 the event loop did not answer in 2 s"):

@@ -157,7 +157,6 @@ def test_the_shared_inbox_is_the_one_wide_row() -> None:
     assert check_row(inboxes.SYSTEM.subtree()) == "_INBOX.>"
 
 
-@pytest.mark.req("C8-28")
 def test_the_history_row_is_pinned_to_one_filter() -> None:
     consumer = consumers.CHAT_HISTORY.build(**WHO, uid=UID)
     for channel in ("team.backend", "team.>", "a.*.b", ">"):
@@ -167,7 +166,6 @@ def test_the_history_row_is_pinned_to_one_filter() -> None:
         )
 
 
-@pytest.mark.req("C8-28")
 @pytest.mark.parametrize("channel", ["team.*", "*", "a.*.*"])
 def test_no_history_row_ends_in_a_star(channel: str) -> None:
     pattern = subjects.CHAT.filter(space="main", channel=channel)
@@ -180,7 +178,6 @@ def test_no_history_row_ends_in_a_star(channel: str) -> None:
         grants.create_row("CHAT_main", "c", pattern)
 
 
-@pytest.mark.req("C8-39")
 def test_bind_rows_are_info_next_and_acks() -> None:
     assert grants.bind_rows("DM_main", "dm_x") == [
         "$JS.API.CONSUMER.INFO.DM_main.dm_x",
@@ -189,7 +186,6 @@ def test_bind_rows_are_info_next_and_acks() -> None:
     ]
 
 
-@pytest.mark.req("CB-44", "CB-45", "CB-46")
 def test_create_denies_cover_every_create_form() -> None:
     denies = grants.create_denies("DM_main")
     assert denies == [

@@ -73,7 +73,6 @@ def test_the_rule_sees_no_name_where_there_is_none() -> None:
     assert spelled((HOME / "subjects.py").read_text(encoding="utf-8"))
 
 
-@pytest.mark.req("C8-54", "C8-60", "C8-64", "C8-63", "C8-66")
 def test_literals() -> None:
     assert headers.MESSAGE_ID == "Nats-Msg-Id"
     assert headers.EXPECTED_LAST_SEQUENCE == "Nats-Expected-Last-Subject-Sequence"

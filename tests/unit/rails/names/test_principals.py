@@ -88,7 +88,7 @@ def test_the_derivation_needs_a_whole_secret_and_an_identity() -> None:
             derive_owner(Secret(secret), identity)
 
 
-@pytest.mark.req("C2-09", "C2-10", "C12-01")
+@pytest.mark.req("C2-09")
 def test_both_forms_of_a_principal() -> None:
     one = Principal(DERIVED, "build_bot")
     assert (one.dot, one.dash) == (f"{DERIVED}.build_bot", f"{DERIVED}-build_bot")
@@ -136,7 +136,6 @@ def test_both_forms_of_a_lifecycle() -> None:
         Lifecycle(Principal("local", "alice"), "x" * 33)
 
 
-@pytest.mark.req("C2-13")
 def test_a_credential_names_its_principal_by_a_tag() -> None:
     one = Principal("local", "alice")
     assert one.tags == ("owner:local", "actor:alice", "principal:local.alice")

@@ -58,7 +58,7 @@ def test_a_chat_subject_without_a_channel_has_no_sender() -> None:
     assert delivery_of("cotal.main.chat.u_aaaaaaaaaaaaaaaaaaaaaaaaaa.alice") is None
 
 
-@pytest.mark.req("C12-22", "C3-08", "C3-09", "C12-05", "C2-05")
+@pytest.mark.req("C12-22", "C3-08", "C3-09", "C2-05")
 def test_an_nkey_in_the_owners_place_splits_and_is_dropped_at_surfacing() -> None:
     found = delivery_of(f"cotal.main.chat.{NKEY}.team.backend")
     assert found == Delivery("chat", "main", NKEY, "team", "backend")

@@ -41,11 +41,6 @@ def check_row(row: object) -> str:
     return row
 
 
-def in_queue(row: str, queue: str) -> str:
-    """The form of a subscribe row that admits queue subscriptions of one group only."""
-    return check_row(f"{row} {queue}")
-
-
 def covers(outer: str, inner: str) -> bool:
     """Whether every subject of the pattern ``inner`` is one of ``outer``. True containment: unlike the broker's check
     of a subscription, a ``>`` of ``inner`` is not taken for one token."""
@@ -73,7 +68,8 @@ def overlaps(one: str, other: str) -> bool:
 
 def admitted(row: str, subscription: str) -> bool:
     """Whether the broker admits a subscription under an allow row: token by token, so that a ``>`` of the subscription
-    passes for a ``*`` of the row. This is the hole that ``subscribe_denies`` closes."""
+    passes for a ``*`` of the row. ``subscribe_denies`` closes that. Published subjects are admitted the same way, and
+    there no deny helps: a row that pins a consumer's filter must not end in ``*`` (C8-28)."""
     allow, asked = row.split(" ")[0].split("."), subscription.split(".")
     for at, token in enumerate(allow):
         if token == TAIL:
@@ -101,28 +97,6 @@ def subscribe_denies(allow: Iterable[str]) -> list[str]:
             raise InvalidName("grant", f"{excerpt(row)} and {excerpt(taken[0])} cannot be granted together", "C3-12")
         denies.append(deny)
     return denies
-
-
-def check_create_filter(pattern: str) -> str:
-    """A filter that a consumer-create permission may pin; InvalidName if it ends in ``*``.
-
-    The create subject is *published*, its filter a literal tail there. The permission ``...team.*`` admits the literal
-    ``...team.>``, and no deny row can name that one subject without denying what was granted.
-    """
-    if pattern.split(".")[-1] == WILDCARD:
-        raise InvalidName("grant", f"a pinned filter may not end in '*': {excerpt(pattern)}", "C8-28")
-    return pattern
-
-
-def create_row(stream: str, consumer: str, pattern: str) -> str:
-    """The publish row that lets its holder create one consumer with one pinned filter (C8-28)."""
-    return api.CONSUMER_CREATE_FILTERED.filter(stream=stream, consumer=consumer, filter=check_create_filter(pattern))
-
-
-def bind_rows(stream: str, consumer: str) -> list[str]:
-    """The publish rows of a consumer that is bound and never created: info, pull, acks (C8-39)."""
-    names = {"stream": stream, "consumer": consumer}
-    return [api.CONSUMER_INFO.filter(**names), api.CONSUMER_NEXT.filter(**names), api.ACK.subtree(**names)]
 
 
 def create_denies(stream: str) -> list[str]:

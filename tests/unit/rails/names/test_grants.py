@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.rails.names import InvalidName, api, consumers, grants, inboxes, subjects
+from sidecar.rails.names import InvalidName, api, grants, inboxes, subjects
 from sidecar.rails.names.grants import admitted, check_row, covers, overlaps, subscribe_denies
 from sidecar.rails.names.table import TEMPLATES
 from sidecar.rails.names.template import Template
-from tests.unit.rails.names.samples import UID, sample
+from tests.unit.rails.names.samples import sample
 
 WHO = {"owner": "local", "actor": "alice"}
 
@@ -69,7 +69,7 @@ def test_every_row_that_ends_in_a_star_gets_its_deny() -> None:
         subjects.CHAT.filter(space="main", channel="general"),
         subjects.CHAT.filter(space="main", channel="ops.>"),
         subjects.CHAT.filter(space="main", channel="a.*.b"),
-        grants.in_queue(subjects.LIVE.filter(space="main", plane="delivery"), "live.delivery"),
+        subjects.LIVE.filter(space="main", plane="delivery") + " live.delivery",
         inboxes.INBOX.subtree(connection="abcdefgh"),
     ]
     denies = subscribe_denies(rows)
@@ -157,33 +157,15 @@ def test_the_shared_inbox_is_the_one_wide_row() -> None:
     assert check_row(inboxes.SYSTEM.subtree()) == "_INBOX.>"
 
 
-def test_the_history_row_is_pinned_to_one_filter() -> None:
-    consumer = consumers.CHAT_HISTORY.build(**WHO, uid=UID)
-    for channel in ("team.backend", "team.>", "a.*.b", ">"):
-        pattern = subjects.CHAT.filter(space="main", channel=channel)
-        assert grants.create_row("CHAT_main", consumer, pattern) == (
-            f"$JS.API.CONSUMER.CREATE.CHAT_main.chathist_local-alice-{UID}.cotal.main.chat.*.*.{channel}"
-        )
-
-
 @pytest.mark.parametrize("channel", ["team.*", "*", "a.*.*"])
-def test_no_history_row_ends_in_a_star(channel: str) -> None:
+def test_no_deny_closes_a_pinned_filter_that_ends_in_a_star(channel: str) -> None:
     pattern = subjects.CHAT.filter(space="main", channel=channel)
     row = api.CONSUMER_CREATE_FILTERED.filter(stream="CHAT_main", consumer="c", filter=pattern)
-    # A create for the whole subtree would pass for it, and the only deny that names it would deny the row itself.
-    wide = row[:-1] + ">"
+    wide = f"{row[:-1]}>"
     assert admitted(row, wide)
-    assert covers(wide, row)
-    with pytest.raises(InvalidName):
-        grants.create_row("CHAT_main", "c", pattern)
-
-
-def test_bind_rows_are_info_next_and_acks() -> None:
-    assert grants.bind_rows("DM_main", "dm_x") == [
-        "$JS.API.CONSUMER.INFO.DM_main.dm_x",
-        "$JS.API.CONSUMER.MSG.NEXT.DM_main.dm_x",
-        "$JS.ACK.DM_main.dm_x.>",
-    ]
+    # Every deny that takes the literal wide create takes the granted one too.
+    assert all(admitted(deny, row) for deny in (wide, row, "$JS.API.CONSUMER.CREATE.>") if admitted(deny, wide))
+    assert not admitted(f"{row}.>", wide)
 
 
 def test_create_denies_cover_every_create_form() -> None:

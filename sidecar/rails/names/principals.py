@@ -60,7 +60,7 @@ def owner_kind(owner: object) -> OwnerKind | None:
 
 def surfaces(owner: object) -> bool:
     """Whether content of this owner may be shown: ``local`` or derived, never a platform owner (C3-09, OPEN C2-d)."""
-    return owner_kind(owner) in (OwnerKind.LOCAL, OwnerKind.DERIVED)
+    return owner == LOCAL_OWNER or GRAMMARS["derived_owner"].accepts(owner)
 
 
 def check_mintable(owner: object, *, platform: bool = False) -> str:

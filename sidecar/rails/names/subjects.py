@@ -7,6 +7,7 @@ is shown only when ``Delivery.surfaces`` holds too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sidecar.rails.names.limits import MAX_SUBJECT
 from sidecar.rails.names.principals import surfaces
@@ -64,8 +65,7 @@ DELIVERY_KINDS = {"chat": "channel", "inst": "dm", "svc": "anycast"}
 """Kind token of the subject -> kind that the receiver is shown (C4-05)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A delivery subject taken apart. ``rest`` is the channel, the recipient in dot-form, or the role."""
 
     kind: str

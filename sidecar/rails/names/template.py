@@ -123,18 +123,22 @@ class Template:
         object.__setattr__(self, "fields", {one.name: one for part in self.parts for one in part.fields})
 
     @cached_property
+    def _form(self) -> str:
+        """The text with its fields as ``str.format`` knows them; no literal has a brace."""
+        return _FIELD.sub(r"{\1}", self.text)
+
+    @cached_property
     def _regex(self) -> re.Pattern[str]:
         return _expression(self.parts)
 
     def build(self, **values: str | int) -> str:
         """The concrete name. InvalidName for a value that its grammar refuses, or above ``longest``; TypeError for a
         missing or unknown field. The result holds no wildcard, except inside a ``filter`` field."""
-        self._known(values)
-        missing = self.fields.keys() - values.keys()
-        if missing:
-            raise TypeError(f"{self.name} needs {', '.join(sorted(missing))}")
-        checked = {name: self._checked(name, value) for name, value in values.items()}
-        return self._bounded(".".join(_joined(part, checked) for part in self.parts))
+        if values.keys() != self.fields.keys():
+            self._known(values)
+            raise TypeError(f"{self.name} needs {', '.join(sorted(self.fields.keys() - values.keys()))}")
+        checked = self._checked(values)
+        return self._bounded(self._form.format_map(checked))
 
     def split(self, text: object) -> dict[str, str]:
         """The fields of a text by position alone; InvalidName if literals or arity differ. Judges no value."""
@@ -152,8 +156,7 @@ class Template:
     def parse(self, text: object) -> dict[str, str]:
         """``split``, and every value fits its grammar; ``build(**parse(text)) == text``."""
         values = self.split(text)
-        for name, value in values.items():
-            self._checked(name, value)
+        self._checked(values)
         return values
 
     def fits(self, text: object) -> bool:
@@ -180,7 +183,7 @@ class Template:
 
     def _pieces(self, given: Mapping[str, str | int]) -> Iterator[str]:
         self._known(given)
-        checked = {name: self._checked(name, value, pattern=True) for name, value in given.items()}
+        checked = self._checked(given, pattern=True)
         for at, part in enumerate(self.parts):
             if self._absent(part, given):
                 tail = part.fields[0].tail
@@ -197,12 +200,15 @@ class Template:
             raise TypeError(f"{self.name} needs {', '.join(missing)}")
         return bool(missing)
 
-    def _checked(self, name: str, value: object, *, pattern: bool = False) -> str:
-        grammar = self.fields[name].grammar
-        try:
-            return grammar.check_pattern(value) if pattern else grammar.check(value)
-        except InvalidName as error:
-            raise InvalidName(f"{self.name}, {name}", error.reason, error.row) from None
+    def _checked(self, values: Mapping[str, object], *, pattern: bool = False) -> dict[str, str]:
+        checked = {}
+        for name, value in values.items():
+            grammar = self.fields[name].grammar
+            try:
+                checked[name] = grammar.check_pattern(value) if pattern else grammar.check(value)
+            except InvalidName as error:
+                raise InvalidName(f"{self.name}, {name}", error.reason, error.row) from None
+        return checked
 
     def _known(self, values: Mapping[str, Any]) -> None:
         unknown = values.keys() - self.fields.keys()

@@ -66,6 +66,7 @@ class Grammar:
         return self._held(value, self._pattern)
 
     def accepts(self, value: object) -> bool:
+        """Whether ``check`` takes the value."""
         try:
             self.check(value)
         except InvalidName:

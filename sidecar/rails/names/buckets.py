@@ -83,6 +83,11 @@ AUTH_ENDPOINT_REPAIR = Template(_K, "auth eprepair", "eprepair.<endpoint>.<insta
 AUTH_SOURCE_GATE = Template(_K, "auth srcgate", "srcgate.<signer:id>.<id>", "13.12", "gate of one handle")
 AUTH_BY_SOURCE = Template(_K, "auth bysrc", "bysrc.<signer:id>.<id>.<uid>.<credential:id>", "13.12", "lineage index")
 AUTH_STAGE = Template(_K, "auth stage", "stage.<operation:id>.<rest...:topic>", "13.12", "staging only")
+AUTH_CHAT_HOLDER = Template(
+    _K, "auth chatholder", "chatholder.<owner>.<holder:id>", "D3", "chat sessions of one holder"
+)
+AUTH_CHAT_OWNER = Template(_K, "auth chatowner", "chatowner.<owner>", "D3", "chat sessions of one owner")
+AUTH_CHAT_SWEEP = Template(_K, "auth chatsweep", "chatsweep.cursor", "D3", "where the sweep goes on")
 AUTH_PLANE = Template(_K, "auth plane", "plane", "13.13", "plane ownership claim")
 
 _ISSUED = f"{_CALLER}.<generation>"

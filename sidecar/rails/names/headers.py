@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sidecar.rails.names.principals import Lifecycle
+
 MESSAGE_ID = "Nats-Msg-Id"
 """Equals ``CotalMessage.id``; absent on a backstop publish of an empty id and on every endpoint submission (C8-59)."""
 EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
@@ -58,3 +60,9 @@ def carries_provenance(names: Iterable[str]) -> bool:
     """Whether a frame's header names, in any case, mark stored bytes: where a live publish is expected, such a frame
     was redirected there by a read and is discarded."""
     return any(name.lower() in PROVENANCE for name in names)
+
+
+def copy_id(message_id: str, member: Lifecycle) -> str | None:
+    """Message id of one member's backstop copy: what every covering membership of one post shares, so that the
+    duplicate window keeps one (C8-50). None for an empty id, whose copies carry none (C8-59)."""
+    return f"{message_id}:{member.principal.dot}:{member.uid}" if message_id else None

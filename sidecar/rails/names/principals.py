@@ -34,6 +34,20 @@ TAG_ACTOR = Template(Kind.SERIAL, "JWT tag actor", "actor:<actor>", "OPEN C2-b",
 TAG_PRINCIPAL = Template(
     Kind.SERIAL, "JWT tag principal", "principal:<owner>.<actor>", "OPEN C2-b", "how a static credential names its own"
 )
+SUPERVISOR_ACTOR = Template(Kind.SERIAL, "supervisor actor", "manager_<instance>", "C6.1-23", "of a remote manager")
+SERVING_ACTOR = Template(
+    Kind.SERIAL, "serving actor", "manager_serve_<instance>", "13.16", "of a remote manager's service endpoint"
+)
+CHAT_SESSION_ACTOR = Template(Kind.SERIAL, "chat session actor", "chat_<base32>", "D4", "of one chat session")
+APPLIER_ACTOR = Template(Kind.SERIAL, "commit applier actor", "epapl_<hash>", "13.9", "one operation, owner local")
+RECONCILER_ACTOR = Template(Kind.SERIAL, "route reconciler actor", "eprec_<hash>", "13.9", "one operation, owner local")
+CANCELLER_ACTOR = Template(Kind.SERIAL, "effects canceller actor", "epcan_<hash>", "13.9", "one operation, owner local")
+EXECUTOR_ACTOR = Template(
+    Kind.SERIAL, "settlement executor actor", "epexe_<hash>", "13.9", "one operation, owner local"
+)
+ANYCAST_NOTICE_ID = Template(
+    Kind.SERIAL, "anycast notice id", "anycast.<epoch_token>.<sequence:number>.<n:number>", "D4", "id of a notice"
+)
 
 TEMPLATES = listed(globals())
 

@@ -45,7 +45,7 @@ _LONGEST = {
     Kind.SERIAL: MAX_NAME,
     Kind.QUEUE: MAX_NAME,
 }
-_FIELD = re.compile(r"<([a-z_]+)(\.\.\.)?(?::([a-z_]+))?>")
+_FIELD = re.compile(r"<([a-z0-9_]+)(\.\.\.)?(?::([a-z0-9_]+))?>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,8 @@ class Template:
     fields: Mapping[str, Field] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if set("<>*{}") & set(_FIELD.sub("", self.text)):
+            raise ValueError(f"{self.name}: no placeholder can be read from {self.text}")
         object.__setattr__(self, "longest", self.longest or _LONGEST[self.kind])
         object.__setattr__(self, "parts", _parts(self.text))
         object.__setattr__(self, "fields", {one.name: one for part in self.parts for one in part.fields})

@@ -134,6 +134,8 @@ _GRAMMARS = (
     Grammar("pool", "[a-z0-9-]{1,32}", "[a-z0-9-]", MAX_POOL, "C13.2-12"),
     Grammar("grant", "[a-z0-9]{1,32}", "[a-z0-9]", 32, "C13.9"),
     Grammar("generation", "[0-9a-f]{32}", "[0-9a-f]", 32, "C13.2-25", shortest=32),
+    Grammar("base32", "[a-z2-7]{26}", "[a-z2-7]", 26, "D4", shortest=26),
+    Grammar("hash", "[a-z0-9]{1,32}", "[a-z0-9]", 32, "13.9"),
     Grammar("hex", "[0-9a-f]{64}", "[0-9a-f]", 64, "D5", shortest=64),
     _number("number", "C13.2-13"),
     _number("slot", "CD-11", HISTORY_READER_SLOTS - 1),

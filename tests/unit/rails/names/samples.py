@@ -26,6 +26,8 @@ SAMPLES: dict[str, str] = {
     "grant": "g1",
     "generation": "0" * 31 + "f",
     "hex": "a" * 64,
+    "base32": "abcdefghijklmnopqrstuvwxyz",
+    "hash": "0a1b",
     "number": "7",
     "slot": "3",
     "half": "spec",

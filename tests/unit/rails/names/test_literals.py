@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.rails.names import headers
+from sidecar.rails.names import Lifecycle, Principal, headers
+from tests.unit.rails.names.samples import UID
 
 ROOT = Path(__file__).resolve().parents[4]
 HOME = ROOT / "sidecar" / "rails" / "names"
@@ -92,3 +93,9 @@ def test_provenance_is_seen_in_any_case(name: str) -> None:
 def test_a_live_publish_carries_no_provenance() -> None:
     assert not headers.carries_provenance([])
     assert not headers.carries_provenance(["Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Subject-Token", "Cotal-Offset"])
+
+
+def test_the_id_of_a_copy_is_that_of_its_message_and_member() -> None:
+    member = Lifecycle(Principal("local", "bob"), UID)
+    assert headers.copy_id("m:1", member) == f"m:1:local.bob:{UID}"
+    assert headers.copy_id("", member) is None

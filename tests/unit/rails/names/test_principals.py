@@ -11,7 +11,7 @@ import pytest
 from sidecar.base.secret import Secret
 from sidecar.rails.names import InvalidName, Lifecycle, Principal, principals
 from sidecar.rails.names.principals import OwnerKind, check_mintable, derive_owner, owner_kind, surfaces
-from tests.unit.rails.names.samples import UID
+from tests.unit.rails.names.samples import UID, sample
 
 DERIVED = "u_" + "abcdefghijklmnopqrstuvwxyz"
 PLATFORM = "p_" + "a" * 26
@@ -143,3 +143,23 @@ def test_a_credential_names_its_principal_by_a_tag() -> None:
     for tags in ([], ["owner:local", "actor:alice"], [*one.tags, "principal:local.bob"], ["principal:local.a.b"]):
         with pytest.raises(InvalidName):
             Principal.from_tags(tags)
+
+
+def test_actors_with_a_fixed_spelling_are_actors() -> None:
+    expected = {
+        principals.SUPERVISOR_ACTOR: f"manager_{UID}",
+        principals.SERVING_ACTOR: f"manager_serve_{UID}",
+        principals.CHAT_SESSION_ACTOR: "chat_abcdefghijklmnopqrstuvwxyz",
+        principals.APPLIER_ACTOR: "epapl_0a1b",
+        principals.RECONCILER_ACTOR: "eprec_0a1b",
+        principals.CANCELLER_ACTOR: "epcan_0a1b",
+        principals.EXECUTOR_ACTOR: "epexe_0a1b",
+    }
+    assert {one: one.build(**sample(one)) for one in expected} == expected
+    for template, actor in expected.items():
+        assert Principal("local", actor).actor == actor
+        assert [other for other in expected if other.fits(actor)] == [template]
+    assert (
+        principals.ANYCAST_NOTICE_ID.build(epoch_token="20261201T0310Z", sequence=9, n=1)
+        == "anycast.20261201T0310Z.9.1"
+    )

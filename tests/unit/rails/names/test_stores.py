@@ -270,6 +270,9 @@ eprepair.com_acme-x_deploy.UID
 srcgate.id-1.id-1
 bysrc.id-1.id-1.UID.id-1
 stage.id-1.ev.cluster.done
+chatholder.local.id-1
+chatowner.local
+chatsweep.cursor
 plane
 session.id-1
 """

@@ -22,6 +22,14 @@ def test_the_table_has_every_row_once() -> None:
     assert len(set(texts)) == len(texts)
 
 
+@pytest.mark.parametrize("text", ["a.<Space>", "a.<space", "a.*", "a.>", "a.{space}", "a.<space...x>"])
+def test_a_row_that_cannot_be_read_is_no_row(text: str) -> None:
+    with pytest.raises(ValueError, match="no placeholder"):
+        Template(Kind.SUBJECT, "bad", text, "", "")
+    with pytest.raises(KeyError):
+        Template(Kind.SUBJECT, "bad", "a.<unheard>", "", "")
+
+
 @pytest.mark.parametrize("template", ROWS)
 def test_the_four_forms_of_every_row(template: Template) -> None:
     values = sample(template)

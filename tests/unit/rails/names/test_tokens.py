@@ -29,6 +29,8 @@ BOUNDED = {
     "grant": "g",
     "generation": "0",
     "hex": "f",
+    "base32": "7",
+    "hash": "9",
     "topic": "t",
     "epoch_token": "1",
     "meta_name": "b",

@@ -18,6 +18,7 @@ SUBCOMMANDS: Final = {
     "coordinator": "Durable work, and what goes on: snapshot, watch, objectives, runs, signals, top, quota, explain.",
     "serve": "Run the coordinator next to a nats-server.",
     "witness": "Run the activation witness, or ask it.",
+    "space": "Spaces of a broker: make one, list them, prove their shape.",
     "dev": "Run everything on loopback in one directory.",
     "config": "Print an example configuration with every key explained.",
 }

@@ -98,6 +98,22 @@ class User:
         return not found
 
 
+def run_broker(config: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A nats-server with this configuration; what it says is appended to the log."""
+    command = [str(find_nats_server()), "--config", str(config)]
+    with log.open("ab") as said:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+
+
+def greets(port: int) -> bool:
+    """True when a nats-server on loopback greets."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5) as peer:
+            return peer.recv(5) == b"INFO "
+    except OSError:
+        return False
+
+
 class SpaceBroker:
     """The broker with its trust; `push` and `delete` go over the system account."""
 
@@ -125,24 +141,14 @@ class SpaceBroker:
 
     def start(self) -> None:
         """Start the server and wait for its greeting."""
-        log = (self.directory / "nats-server.log").open("ab")
-        with log:
-            self.process = subprocess.Popen(
-                [str(find_nats_server()), "--config", str(self.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        eventually(self._answers)
+        log = self.directory / "nats-server.log"
+        self.process = process = run_broker(self.config, log)
 
-    def _answers(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.directory / "nats-server.log").read_text()
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=0.5) as peer:
-                return peer.recv(5) == b"INFO "
-        except OSError:
-            return False
+        def answers() -> bool:
+            assert process.poll() is None, log.read_text()
+            return greets(self.port)
+
+        eventually(answers)
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -1,0 +1,133 @@
+"""``sidecar space``: spaces of a broker, with their keys, accounts and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sidecar.app import spaces as work
+from sidecar.rails.space.holder import Form
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def default_root() -> Path:
+    """``$XDG_STATE_HOME/sidecar/nats``, usually ``~/.local/state/sidecar/nats``."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "sidecar" / "nats"
+
+
+def _root_option(function: _Command) -> _Command:
+    return click.option(
+        "--root",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=default_root,
+        help="Owner-only directory of the broker's trust and the accounts.  [default: ~/.local/state/sidecar/nats]",
+    )(function)
+
+
+class BrokerType(click.ParamType[str]):
+    """``nats://HOST:PORT``; nothing secret may stand in it, because arguments are public."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return work.check_url(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_server_option = click.option("--server", type=BrokerType(), help="The broker, as nats://HOST:PORT.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+
+
+@click.group(name="space")
+def command() -> None:
+    """Spaces of a broker: make one, list them, prove their shape."""
+
+
+@command.command()
+@_root_option
+@_json_option
+def trust(root: Path, as_json: bool) -> None:
+    """Print what the broker's configuration needs to trust this directory.
+
+    Nothing in it is secret. Makes the operator and the system account at the first call.
+    """
+    lines = work.trust_lines(root)
+    click.echo(json.dumps({"configuration": lines}) if as_json else lines, nl=as_json)
+
+
+@command.command()
+@click.argument("name")
+@_root_option
+@_server_option
+@click.option("--form", type=click.Choice([form.value for form in Form]), help="How agents read.  [default: mediated]")
+@_json_option
+def create(name: str, root: Path, server: str | None, form: str | None, as_json: bool) -> None:
+    """Make the space NAME: keys, account, streams and buckets. Run it again to finish or to prove it.
+
+    What exists is never changed: a stream of another shape is reported, exit code 1.
+    """
+    if server is None:
+        raise click.UsageError("the broker is needed: --server nats://HOST:PORT", click.get_current_context())
+    info, made = asyncio.run(work.create_space(root, name, None if form is None else Form(form), server))
+    if as_json:
+        click.echo(json.dumps({**_object(info), "made": made}))
+    else:
+        click.echo(f"space {info.name} ({info.form}): {len(made)} streams made, all have their shape")
+
+
+@command.command(name="list")
+@_root_option
+@_json_option
+def list_spaces(root: Path, as_json: bool) -> None:
+    """The spaces of this directory."""
+    found = work.spaces(root)
+    if as_json:
+        click.echo(json.dumps({"spaces": [_object(info) for info in found]}))
+    for info in [] if as_json else found:
+        click.echo(f"{info.name}\t{info.form}\t{info.account}")
+
+
+@command.command()
+@click.argument("name")
+@_root_option
+@_server_option
+@_json_option
+def show(name: str, root: Path, server: str | None, as_json: bool) -> None:
+    """Show the space NAME.
+
+    With --server the shape of its streams too; exit code 1 when one is missing or differs.
+    """
+    info = work.space_info(root, name)
+    found = None if server is None else asyncio.run(work.space_shape(root, name, server))
+    faults = {stream: state for stream, state in (found or {}).items() if state != []}
+    if as_json:
+        click.echo(json.dumps({**_object(info), "streams": found}))
+    else:
+        click.echo(
+            f"space    {info.name}\nform     {info.form}\naccount  {info.account}\nrevoked  {info.revoked} users"
+        )
+        for stream, state in (found or {}).items():
+            text = "missing" if state is None else "; ".join(state) or "as it must be"
+            click.echo(f"{stream}: {text}")
+    if faults:
+        click.get_current_context().exit(1)
+
+
+def _object(info: work.SpaceInfo) -> dict[str, Any]:
+    return {
+        "space": info.name,
+        "form": info.form,
+        "account": info.account,
+        "issued_at": info.issued_at,
+        "revoked": info.revoked,
+    }

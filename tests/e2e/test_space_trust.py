@@ -115,7 +115,6 @@ async def test_two_spaces_share_a_broker_and_nothing_else(tmp_path: Path) -> Non
             assert (await foreign.next_msg(EVENT_SECONDS)).data == b"2"
 
 
-@pytest.mark.req("C9-18")
 async def test_an_expired_user_is_refused_and_an_expiring_one_is_cut(tmp_path: Path) -> None:
     async with SpaceBroker(tmp_path) as broker:
         account = Account(broker)

@@ -1,0 +1,263 @@
+"""Presence records and the card in them (C6): what a writer sends, and what a reader makes of anything that came.
+
+A writer keeps to the schema and to the prose. A reader drops a record only for what C6-37..42 name; any other member of
+a wrong type counts as absent, so that one odd field does not hide a peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, NoReturn
+
+import orjson
+
+from sidecar.base.strictjson import JsonValue, NotJson, check_value, parse
+from sidecar.rails.envelopes.errors import EnvelopeError
+from sidecar.rails.envelopes.message import check_display_name, check_principal
+from sidecar.rails.envelopes.schema import PRESENCE, Attention, ChannelMode, EndpointKind, Status
+
+RUNTIME_SOURCE: Final = "endpoint-process"
+"""The one value of ``runtime.source``; an observer shows any other as unsupported (C6-18)."""
+MAX_RECORD: Final = 256 * 1024
+"""Bytes of a presence record that a reader parses."""
+_STATUSES, _ATTENTION, _CHANNEL_MODES = frozenset(Status), frozenset(Attention), frozenset(ChannelMode)
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Skill(NamedTuple):
+    """One thing that an agent says it can do."""
+
+    id: str
+    name: str
+    description: str | None = None
+
+
+class Card(NamedTuple):
+    """Who an instance says it is. ``id`` is the principal in dot-form; ``meta`` is advisory throughout (C6-27).
+
+    ``protocol_version`` absent means a peer before 0.4 (C6-28).
+    """
+
+    id: str
+    name: str
+    kind: EndpointKind = EndpointKind.ENDPOINT
+    role: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    skills: tuple[Skill, ...] = ()
+    meta: Mapping[str, JsonValue] = _NOTHING
+    protocol_version: str | None = None
+
+
+class ReportedCondition(NamedTuple):
+    """What the harness said is wrong; a reader keeps codes that it does not know (C6-42)."""
+
+    code: str
+    source: str | None = None
+    message: str | None = None
+    since: int | float | None = None
+
+
+class Runtime(NamedTuple):
+    """The process that holds the connection, as it saw itself (C6-15..20)."""
+
+    id: str
+    started_at: int | float
+    source: str = RUNTIME_SOURCE
+
+    @property
+    def supported(self) -> bool:
+        return self.source == RUNTIME_SOURCE
+
+
+class Presence(NamedTuple):
+    """One record of the roster. Times are milliseconds since 1970; ``ts`` is the last heartbeat."""
+
+    card: Card
+    status: Status
+    ts: int | float
+    condition: ReportedCondition | None = None
+    environment: str | None = None
+    activity: str | None = None
+    status_since: int | float | None = None
+    activity_since: int | float | None = None
+    active_at: int | float | None = None
+    attention: Attention | None = None
+    lifecycle_uid: str | None = None
+    runtime: Runtime | None = None
+    channel_modes: Mapping[str, ChannelMode] = _NOTHING
+
+
+def encode_presence(presence: Presence) -> bytes:
+    """The record that an instance writes under its own key (C6-02); EnvelopeError names the field.
+
+    Beyond the schema: the id is a principal and the name is short enough (C6-23, C6-24), times are whole, an offline
+    record does not say since when (C6-08), and the runtime has the one known source (C6-18).
+    """
+    value = _members(presence)
+    try:
+        check_value(value)
+    except NotJson as error:
+        raise EnvelopeError(error.path, error.why) from None
+    if (fault := PRESENCE.check(value)) is not None:
+        raise EnvelopeError(*fault)
+    check_principal("card.id", presence.card.id)
+    check_display_name("card.name", presence.card.name)
+    if type(presence.ts) is not int or presence.ts < 0:
+        raise EnvelopeError("ts", "is no whole number of milliseconds since 1970")
+    if presence.status is Status.OFFLINE and presence.status_since is not None:
+        raise EnvelopeError("statusSince", "does not stand in an offline record")
+    if presence.runtime is not None and not presence.runtime.supported:
+        raise EnvelopeError("runtime.source", f"is not {RUNTIME_SOURCE}")
+    return orjson.dumps(value)
+
+
+def decode_presence(key: str, data: bytes) -> Presence:
+    """The record under ``key`` (the principal in dot-form). JsonError or EnvelopeError: the record is dropped, and the
+    caller reports that where it cannot end the process (C6-43)."""
+    return read_presence(key, parse(data, limit=MAX_RECORD))
+
+
+def read_presence(key: str, value: JsonValue) -> Presence:
+    """Like ``decode_presence`` from a parsed value; EnvelopeError names the member for which it is dropped."""
+    record = _object(value)
+    card = _object(record.get("card"))
+    if card.get("id") != key:
+        _drop("card.id", "is not the key of the record")
+    if type(card.get("name")) is not str:
+        _drop("card.name", "is no string")
+    status, ts = record.get("status"), record.get("ts")
+    if type(status) is not str or status not in _STATUSES:
+        _drop("status", f"is none of {', '.join(Status)}")
+    if type(ts) is not int and type(ts) is not float:
+        _drop("ts", "is no number")
+    for field, holder, name in (
+        ("card.role", card, "role"),
+        ("activity", record, "activity"),
+        ("attention", record, "attention"),
+    ):
+        if name in holder and type(holder[name]) is not str:
+            _drop(field, "is no string")
+    return Presence(
+        card=_card(card),
+        status=Status(status),
+        ts=ts,
+        condition=_condition(record),
+        environment=_text(record, "environment"),
+        activity=_text(record, "activity"),
+        status_since=_number(record, "statusSince"),
+        activity_since=_number(record, "activitySince"),
+        active_at=_number(record, "activeAt"),
+        attention=_attention(record.get("attention")),
+        lifecycle_uid=_text(record, "lifecycleUid"),
+        runtime=_runtime(_object(record.get("runtime"))),
+        channel_modes=_channel_modes(record.get("channelModes")),
+    )
+
+
+def _drop(field: str, why: str) -> NoReturn:
+    raise EnvelopeError(field, why)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if type(value) is dict else _NOTHING
+
+
+def _text(holder: Mapping[str, Any], name: str) -> str | None:
+    value = holder.get(name)
+    return value if type(value) is str else None
+
+
+def _number(holder: Mapping[str, Any], name: str) -> int | float | None:
+    value = holder.get(name)
+    return value if type(value) is int or type(value) is float else None
+
+
+def _items(holder: Mapping[str, Any], name: str) -> list[Any]:
+    value = holder.get(name)
+    return value if type(value) is list else []
+
+
+def _card(card: Mapping[str, Any]) -> Card:
+    """The members beside ``id`` and ``name``; ``owner`` and ``actor`` only repeat the id (OPEN CS-b)."""
+    return Card(
+        id=card["id"],
+        name=card["name"],
+        # Whatever is no agent is an endpoint.
+        kind=EndpointKind.AGENT if card.get("kind") == EndpointKind.AGENT else EndpointKind.ENDPOINT,
+        role=_text(card, "role"),
+        description=_text(card, "description"),
+        tags=tuple(tag for tag in _items(card, "tags") if type(tag) is str),
+        skills=tuple(skill for one in _items(card, "skills") if (skill := _skill(_object(one))) is not None),
+        meta=_object(card.get("meta")),
+        protocol_version=_text(card, "protocolVersion"),
+    )
+
+
+def _skill(skill: Mapping[str, Any]) -> Skill | None:
+    identity, name = _text(skill, "id"), _text(skill, "name")
+    return None if identity is None or name is None else Skill(identity, name, _text(skill, "description"))
+
+
+def _condition(record: Mapping[str, Any]) -> ReportedCondition | None:
+    if "condition" not in record:
+        return None
+    condition = _object(record["condition"])
+    code = _text(condition, "code")
+    if code is None:
+        _drop("condition", "is no object with a string code")
+    return ReportedCondition(code, _text(condition, "source"), _text(condition, "message"), _number(condition, "since"))
+
+
+def _attention(mode: str | None) -> Attention | None:
+    """A mode that is not known receives everything, like no mode (OPEN C6-b)."""
+    if mode is None:
+        return None
+    return Attention(mode) if mode in _ATTENTION else Attention.OPEN
+
+
+def _runtime(runtime: Mapping[str, Any]) -> Runtime | None:
+    identity, started_at, source = _text(runtime, "id"), _number(runtime, "startedAt"), _text(runtime, "source")
+    return None if identity is None or started_at is None or source is None else Runtime(identity, started_at, source)
+
+
+def _channel_modes(value: object) -> Mapping[str, ChannelMode]:
+    known = {name: mode for name, mode in _object(value).items() if type(mode) is str and mode in _CHANNEL_MODES}
+    return {name: ChannelMode(mode) for name, mode in known.items()} or _NOTHING
+
+
+def _given(**members: object) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _members(presence: Presence) -> dict[str, object]:
+    card, condition, runtime = presence.card, presence.condition, presence.runtime
+    owner, _, actor = card.id.partition(".")
+    return _given(
+        card=_given(
+            id=card.id,
+            name=card.name,
+            kind=str(card.kind),
+            owner=owner,
+            actor=actor,
+            role=card.role,
+            description=card.description,
+            tags=list(card.tags) or None,
+            skills=[_given(**skill._asdict()) for skill in card.skills] or None,
+            meta=dict(card.meta) or None,
+            protocolVersion=card.protocol_version,
+        ),
+        status=str(presence.status),
+        condition=condition and _given(**condition._asdict()),
+        environment=presence.environment,
+        activity=presence.activity,
+        statusSince=presence.status_since,
+        activitySince=presence.activity_since,
+        activeAt=presence.active_at,
+        attention=presence.attention and str(presence.attention),
+        lifecycleUid=presence.lifecycle_uid,
+        runtime=runtime and {"id": runtime.id, "startedAt": runtime.started_at, "source": runtime.source},
+        channelModes={name: str(mode) for name, mode in presence.channel_modes.items()} or None,
+        ts=presence.ts,
+    )

@@ -104,7 +104,7 @@ def parse_request(subject: str) -> Request:
     issued = tokens[3:4] == ["v1"]
     at = 4 if issued else 3
     route = tokens[at] if len(tokens) > at else ""
-    if route not in _HEADS or tokens[2] != "ep":
+    if route not in _HEADS:
         raise InvalidName("request subject", f"{excerpt(subject)} has another form", "C13.2-22")
     after = at + _HEADS[route].count(".") + 1
     mode = tokens[after] if len(tokens) > after and tokens[after] in MODES else UNTARGETED

@@ -17,7 +17,7 @@ ARITY = {"": 10, "self": 11, "owner": 12, "any": 12, "child": 12, "ledger": 12, 
 CALLER = {"owner": "local", "actor": "alice", "uid": UID, "nonce": NONCE}
 
 
-@pytest.mark.req("C13.2-14", "C13.2-20", "C13.2-21", "C13.2-25", "C13.2-37")
+@pytest.mark.req("C13.2-20", "C13.2-21", "C13.2-25", "C13.2-37")
 @pytest.mark.parametrize(("route", "mode", "issued"), REQUESTS)
 def test_every_request_form_has_its_arity_and_parses_back(route: str, mode: str, issued: bool) -> None:
     template = REQUESTS[route, mode, issued]
@@ -106,6 +106,16 @@ def test_one_token_more_or_less_is_no_request(route: str, mode: str, issued: boo
 def test_what_is_no_request(subject: str) -> None:
     with pytest.raises(InvalidName):
         parse_request(subject)
+
+
+@pytest.mark.req("C13.2-25")
+@pytest.mark.parametrize("generation", ["", "f" * 31, "f" * 33, "F" * 32, "g" * 32, "*"])
+def test_an_issued_rail_carries_a_generation_of_32_digits(generation: str) -> None:
+    for template in (REQUESTS["one", "", True], REPLIES[True]):
+        values = sample(template)
+        assert [*template.fields].index("generation") == [*template.fields].index("uid") + 1
+        with pytest.raises(InvalidName):
+            template.build(**{**values, "generation": generation})
 
 
 @pytest.mark.req("C13.2-21")

@@ -26,6 +26,7 @@ from sidecar.rails.names.principals import LOCAL_OWNER, Lifecycle, Principal
 from sidecar.rails.names.tokens import GRAMMARS, space_token
 from sidecar.rails.space.broker_config import trust_section
 from sidecar.rails.space.claims import AccountClaims, decode
+from sidecar.rails.space.floor import floor_faults
 from sidecar.rails.space.holder import Form, Holder, Profile
 from sidecar.rails.space.nkeys import KeyPair
 from sidecar.rails.space.provision import BrokerRefused, provision, shape
@@ -177,6 +178,9 @@ async def _connected(url: str, token: str, key: KeyPair) -> AsyncIterator[Client
     except OSError as error:
         raise SpaceFailed(f"no connection to {url}: {error.strerror or error}") from None
     try:
+        said: dict[str, Any] = client._server_info  # the client shows the version only in parts
+        if faults := floor_faults(said.get("version"), said.get("max_payload")):
+            raise SpaceFailed(f"the broker cannot be used: {'; '.join(faults)}")
         yield client
     except nats.errors.TimeoutError:
         # A refused request is not answered; the refusal comes beside it.

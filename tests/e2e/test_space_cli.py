@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,14 +58,14 @@ def refused(*arguments: object, code: int = 1) -> str:
 class Operator:
     """A directory and a broker that trusts it, made with the printed lines."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, replaced: tuple[str, str] = ("", "")) -> None:
         self.root = directory / "nats"
         self.url = f"nats://127.0.0.1:{(port := free_port('127.0.0.1'))}"
         lines = sidecar("trust", "--root", self.root)
         assert lines.returncode == 0, lines.stderr
         head = f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{directory / "js"}" }}\n'
         self.config = directory / "nats-server.conf"
-        write_private(self.config, (head + lines.stdout).encode())
+        write_private(self.config, (head + lines.stdout.replace(*replaced)).encode())
         self.process = run_broker(self.config, directory / "nats-server.log")
         eventually(lambda: greets(port))
 
@@ -165,6 +167,42 @@ def test_what_cannot_be_done_is_one_line(operator: Operator, tmp_path: Path) -> 
     assert "trust this directory" in refused("create", "main", *elsewhere)
     os.chmod(operator.root, 0o755)
     assert "chmod 700" in refused("create", "main", *operator.at)
+
+
+@pytest.mark.req("C13.12-06")
+def test_a_broker_with_small_messages_is_refused(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, ("max_payload: 1048576", "max_payload: 65536"))
+    try:
+        assert "max_payload" in refused("create", "main", *operator.at)
+        assert answer("list", "--root", operator.root)["spaces"][0]["revoked"] == 0, (
+            "the keys are kept for the next run"
+        )
+    finally:
+        operator.close()
+
+
+@pytest.mark.req("C13.12-02")
+@pytest.mark.parametrize("version", ["2.11.9", None])
+def test_an_older_broker_is_refused(tmp_path: Path, version: str | None) -> None:
+    """Not a nats-server: it says what one says before and at login, and nothing more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        said = {"server_id": "N", "max_payload": 1 << 20, "proto": 1, "headers": True, "nonce": "n"}
+        if version is not None:
+            said["version"] = version
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer, peer.makefile("rb") as lines:
+                peer.sendall(b"INFO " + json.dumps(said).encode() + b"\r\n")
+                for line in lines:
+                    if line.startswith(b"PING"):
+                        peer.sendall(b"PONG\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        server = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        assert "2.12 or newer" in refused("create", "main", "--root", tmp_path / "nats", "--server", server)
+        thread.join(20)
 
 
 def test_a_record_that_says_nothing_is_told_and_left(operator: Operator) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from nats.aio.client import Client
 
 from sidecar.rails.names import api
-from sidecar.rails.names import api
 from sidecar.rails.space.claims import Access, Permissions
 
 _UPDATE: Final = api.CLAIMS_UPDATE.build()

@@ -106,6 +106,18 @@ def test_bits_that_base32_would_drop_make_another_text() -> None:
         decode_seed(USER, Secret(twin))
 
 
+@pytest.mark.parametrize("size", [31, 33])
+def test_a_longer_or_shorter_key_with_a_right_checksum_is_none(size: int) -> None:
+    def text(prefix: bytes) -> bytes:
+        data = prefix + bytes(range(size))
+        return base64.b32encode(data + crc16(data).to_bytes(2, "little")).rstrip(b"=")
+
+    with pytest.raises(InvalidNkey):
+        decode_seed(USER, Secret(text(bytes([18 << 3 | USER >> 5, (USER & 31) << 3]))))
+    with pytest.raises(InvalidNkey):
+        decode_public(USER, text(bytes([USER])).decode())
+
+
 def test_a_key_of_small_order_is_no_public_key() -> None:
     with pytest.raises(InvalidNkey, match="small order"):
         decode_public(USER, public_nkey(USER, bytes(32)))

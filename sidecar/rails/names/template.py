@@ -122,6 +122,8 @@ class Template:
             raise ValueError(f"{self.name}: no placeholder can be read from {self.text}")
         object.__setattr__(self, "longest", self.longest or _LONGEST[self.kind])
         object.__setattr__(self, "parts", _parts(self.text))
+        if any(part.alone and part.fields[0].tail for part in self.parts[:-1]):
+            raise ValueError(f"{self.name}: a value of several tokens stands last, or next to a literal")
         object.__setattr__(self, "fields", {one.name: one for part in self.parts for one in part.fields})
 
     @cached_property
@@ -186,12 +188,9 @@ class Template:
     def _pieces(self, given: Mapping[str, str | int]) -> Iterator[str]:
         self._known(given)
         checked = self._checked(given, pattern=True)
-        for at, part in enumerate(self.parts):
+        for part in self.parts:
             if self._absent(part, given):
-                tail = part.fields[0].tail
-                if tail and at + 1 < len(self.parts):
-                    raise TypeError(f"{self.name}: {part.fields[0].name} must be given")
-                yield TAIL if tail else WILDCARD
+                yield TAIL if part.fields[0].tail else WILDCARD
             else:
                 yield _joined(part, checked)
 

@@ -95,6 +95,7 @@ def test_one_token_more_or_less_is_no_request(route: str, mode: str, issued: boo
         "cotal.main.ep",
         "cotal.main.ep.v1",
         "cotal.main.ep.two.manager.status",
+        pytest.param(f"cotal.main.ep.one.manager.status.local.alice.{UID}.{NONCE}" * 20, id="long"),
         f"cotal.main.ep.one.manager.status.self.alice.{UID}.{NONCE}",
         f"cotal.main.chat.one.manager.status.local.alice.{UID}.{NONCE}",
         f"cotal.main.ep.one.manager.Status.local.alice.{UID}.{NONCE}",

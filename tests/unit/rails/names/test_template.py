@@ -28,6 +28,8 @@ def test_a_row_that_cannot_be_read_is_no_row(text: str) -> None:
         Template(Kind.SUBJECT, "bad", text, "", "")
     with pytest.raises(KeyError):
         Template(Kind.SUBJECT, "bad", "a.<unheard>", "", "")
+    with pytest.raises(ValueError, match="stands last"):
+        Template(Kind.SUBJECT, "bad", "a.<channel...>.b", "", "")
 
 
 @pytest.mark.parametrize("template", ROWS)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sidecar.rails.names import buckets, limits, streams
+from sidecar.rails.names import buckets, consumers, limits, streams, subjects
 from sidecar.rails.names.buckets import Bucket
+from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.names.streams import Stream
 
 NANOSECONDS: Final = 1_000_000_000
@@ -115,6 +116,50 @@ def configurations(space: str, history: Limits) -> dict[str, dict[str, Any]]:
             _bucket(buckets.MANAGER, space, _ttl(limits.MANAGER_LEASE_SECONDS * 1000)),
         ]
     )
+
+
+def durables(space: str, lifecycle: Lifecycle, roles: tuple[str, ...], frontier: int) -> dict[str, dict[str, Any]]:
+    """Stream name -> configuration of each durable that a lifecycle binds (Data D2), role queues included.
+
+    ``frontier`` is the last sequence of the DM stream when the lifecycle begins: nothing older is ever delivered to it,
+    also when the alias had a holder before (C8-29, C8-30).
+    """
+    names = lifecycle.names
+    to = {"to_owner": names["owner"], "to_actor": names["actor"]}
+    begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": frontier + 1}
+    dm = _durable(consumers.DM.build(**names), subjects.INST.subtree(space=space, **to), begin)
+    dlv = _durable(consumers.HANDOFF.build(**names), subjects.DLV.build(space=space, **names), {})
+    found = {dm["durable_name"]: (streams.DM, dm), dlv["durable_name"]: (streams.DLV, dlv)}
+    for role in roles:
+        queue = _durable(consumers.ROLE.build(role=role), subjects.SVC.subtree(space=space, role=role), {})
+        found[queue["durable_name"]] = (streams.TASK, queue)
+    return {name: {"stream_name": stream.stream(space), "config": config} for name, (stream, config) in found.items()}
+
+
+def _durable(name: str, pattern: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "durable_name": name,
+        "name": name,
+        "filter_subject": pattern,
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": limits.ACK_WAIT_MS * NANOSECONDS // 1000,
+        "max_deliver": UNLIMITED,
+        "replay_policy": "instant",
+        **fields,
+    }
+
+
+def durable_drift(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """How a durable differs from what it must be. Where a lifecycle begins is kept from its first activation; a push
+    consumer, one that ends by itself and one without headers differ too."""
+    differences = [
+        f"{field} is {found.get(field)!r}, must be {value!r}"
+        for field, value in wanted.items()
+        if field != "opt_start_seq" and found.get(field) != value
+    ]
+    unset = ("deliver_subject", "inactive_threshold", "headers_only", "filter_subjects", "mem_storage", "pause_until")
+    return differences + [f"{field} must not be set" for field in unset if found.get(field)]
 
 
 def _stream(stream: Stream, space: str, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -12,11 +12,14 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 
-from sidecar.rails.names import api
-from sidecar.rails.space.layout import Limits, configurations, drift
+from sidecar.rails.names import api, streams
+from sidecar.rails.names.principals import Lifecycle
+from sidecar.rails.space.layout import Limits, configurations, drift, durable_drift, durables
 
 _NOT_FOUND: Final = 10059
 _IN_USE: Final = 10058
+_NO_CONSUMER: Final = 10014
+_CONSUMER_EXISTS: Final = 10148
 
 
 class BrokerRefused(Exception):  # noqa: N818 - what the broker said
@@ -59,6 +62,36 @@ async def provision(client: Client, space: str, limits: Limits | None = None, *,
     return made
 
 
+async def activate(
+    client: Client, space: str, lifecycle: Lifecycle, roles: tuple[str, ...] = (), *, seconds: float = 10.0
+) -> list[str]:
+    """Make the durables of a lifecycle that begins now, and the queues of its roles; the names of those that were made.
+
+    What is there stays, with the frontier that was taken first: an activation may be repeated after a crash. The DM
+    frontier is read before anything is made (C8-30). Raises WrongShape, BrokerRefused, nats.errors.TimeoutError.
+    """
+    dm = await _ask(client, api.STREAM_INFO.build(stream=streams.DM.stream(space)), None, seconds)
+    frontier = int(dm["state"]["last_seq"])
+    made, faults = [], {}
+    for name, wanted in durables(space, lifecycle, roles, frontier).items():
+        stream, config = wanted["stream_name"], wanted["config"]
+        found = await _durable_info(client, stream, name, seconds)
+        if found is None:
+            subject = api.CONSUMER_CREATE_FILTERED.build(stream=stream, consumer=name, filter=config["filter_subject"])
+            try:
+                await _ask(client, subject, {**wanted, "action": "create"}, seconds)
+                made.append(name)
+            except BrokerRefused as error:
+                if error.code != _CONSUMER_EXISTS:
+                    raise
+            found = await _durable_info(client, stream, name, seconds) or {}
+        if differences := durable_drift(config, found):
+            faults[name] = differences
+    if faults:
+        raise WrongShape(faults)
+    return made
+
+
 async def shape(client: Client, space: str, *, seconds: float = 10.0) -> dict[str, list[str] | None]:
     """Each stream of a space with its differences; None for one that is not there."""
     answer: dict[str, list[str] | None] = {}
@@ -70,10 +103,19 @@ async def shape(client: Client, space: str, *, seconds: float = 10.0) -> dict[st
 
 async def _info(client: Client, name: str, seconds: float) -> dict[str, Any] | None:
     """The configuration of a stream; None when there is none of that name."""
+    return await _config(client, api.STREAM_INFO.build(stream=name), _NOT_FOUND, seconds)
+
+
+async def _durable_info(client: Client, stream: str, name: str, seconds: float) -> dict[str, Any] | None:
+    subject = api.CONSUMER_INFO.build(stream=stream, consumer=name)
+    return await _config(client, subject, _NO_CONSUMER, seconds)
+
+
+async def _config(client: Client, subject: str, absent: int, seconds: float) -> dict[str, Any] | None:
     try:
-        answer = await _ask(client, api.STREAM_INFO.build(stream=name), None, seconds)
+        answer = await _ask(client, subject, None, seconds)
     except BrokerRefused as error:
-        if error.code == _NOT_FOUND:
+        if error.code == absent:
             return None
         raise
     config = answer.get("config")

@@ -192,6 +192,24 @@ def test_every_changed_byte_is_found(at: int, byte: int) -> None:
             decode(changed, "user")
 
 
+def test_another_spelling_of_the_same_bytes_is_refused() -> None:
+    good = user_token()
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    twin = good[:-1] + alphabet[alphabet.index(good[-1]) | 1]
+    assert twin != good
+    assert base64.urlsafe_b64decode(twin[-86:] + "==") == base64.urlsafe_b64decode(good[-86:] + "==")
+    with pytest.raises(InvalidToken, match="spelling"):
+        decode(twin, "user")
+
+
+@pytest.mark.parametrize("more", [b',"iat":1000}', b',"x":NaN}', b',"x":Infinity}', b',"x":{"a":1,"a":1}}'])
+def test_json_that_others_read_otherwise_is_refused(more: bytes) -> None:
+    body = json.dumps(good_user()).encode()[:-1]
+    assert decode(signed(body + b',"x":1}', ACC_SIGN), "user")
+    with pytest.raises(InvalidToken, match="JSON"):
+        decode(signed(body + more, ACC_SIGN), "user")
+
+
 def test_another_kind_is_refused() -> None:
     account = encode_account(ACCOUNT_CLAIMS, OP_SIGN, 2)
     for text, kind in (

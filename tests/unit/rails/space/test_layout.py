@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from sidecar.rails.space.layout import History, InvalidLimit, Limits, configurations, drift
+from sidecar.rails.names.principals import Lifecycle, Principal
+from sidecar.rails.space.layout import (
+    History,
+    InvalidLimit,
+    Limits,
+    configurations,
+    drift,
+    durable_drift,
+    durables,
+)
 
 SECOND = 1_000_000_000
 TABLE = configurations("main", Limits())
@@ -124,3 +133,38 @@ def test_a_legal_limit_of_the_operator_is_no_drift_and_an_illegal_one_is() -> No
 def test_a_space_with_an_underscore_is_told_apart() -> None:
     config = configurations("main_DM", Limits())["CHAT_main_DM"]
     assert drift("main_DM", "CHAT_main_DM", {**config, "max_msgs_per_subject": 5}) == []
+
+
+ALICE = Lifecycle(Principal("local", "alice"), "a1" * 13)
+L, D = f"local-alice-{ALICE.uid}", f"local.alice.{ALICE.uid}"
+
+
+@pytest.mark.req("C8-29", "C8-32", "C8-34", "C8-35")
+def test_durables_of_a_lifecycle_are_those_of_the_table() -> None:
+    table = durables("main", ALICE, ("reviewer",), 41)
+    common = {"ack_policy": "explicit", "ack_wait": 60 * SECOND, "max_deliver": -1, "replay_policy": "instant"}
+    begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": 42}
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        ("DM_main", f"dm_{L}", {"filter_subject": "cotal.main.inst.local.alice.>", **begin}),
+        ("DLV_main", f"dlv_{L}", {"filter_subject": f"cotal.main.dlv.{D}", "deliver_policy": "all"}),
+        ("TASK_main", "svc_reviewer", {"filter_subject": "cotal.main.svc.reviewer.>", "deliver_policy": "all"}),
+    ]  # fmt: skip
+    assert table == {
+        name: {"stream_name": stream, "config": {"name": name, "durable_name": name, **common, **fields}}
+        for stream, name, fields in rows
+    }
+    assert set(durables("main", ALICE, (), 0)) == {f"dm_{L}", f"dlv_{L}"}
+    assert durables("main", ALICE, (), 0)[f"dm_{L}"]["config"]["opt_start_seq"] == 1
+
+
+def test_every_other_value_of_a_durable_is_found_except_where_it_began() -> None:
+    for entry in durables("main", ALICE, ("reviewer",), 41).values():
+        config = entry["config"]
+        assert durable_drift(config, {**config, "max_ack_pending": 1000, "num_replicas": 0}) == []
+        for field, value in config.items():
+            assert bool(durable_drift(config, {**config, field: other(value)})) is (field != "opt_start_seq"), field
+            assert bool(durable_drift(config, {k: v for k, v in config.items() if k != field})) is (
+                field != "opt_start_seq"
+            )
+        for field in ("deliver_subject", "inactive_threshold", "headers_only", "filter_subjects"):
+            assert durable_drift(config, {**config, field: 1}) == [f"{field} must not be set"]

@@ -8,6 +8,18 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
+from sidecar.app.config_bounds import (
+    DEFAULT_CONNECTION,
+    DEFAULT_PRINCIPAL,
+    DEFAULT_SERVER,
+    DEFAULT_STORAGE,
+    ConnectionQuotas,
+    PrincipalQuotas,
+    ServerQuotas,
+    StorageSection,
+    quotas_of,
+)
+from sidecar.coordinator.engine.policy import Policy
 from sidecar.coordinator.wire.limits import FRAME_SLACK, HARD, RETENTION_FLOOR, Limits
 from sidecar.ops.config import (
     DEFAULT_LOG,
@@ -175,9 +187,24 @@ class ServeConfig:
     coordinator: CoordinatorSection
     witness: WitnessSection
     limits: LimitsSection = LimitsSection()
+    storage: StorageSection = DEFAULT_STORAGE
+    connection_quotas: ConnectionQuotas = DEFAULT_CONNECTION
+    principal_quotas: PrincipalQuotas = DEFAULT_PRINCIPAL
+    server_quotas: ServerQuotas = DEFAULT_SERVER
     metrics: MetricsSection = MetricsSection()
     admin: AdminSection = AdminSection()
     log: LogSection = DEFAULT_LOG
+
+    def policy(self) -> Policy:
+        """What the engine is bound by."""
+        return Policy(
+            limits=self.limits.limits(),
+            quotas=quotas_of(self.connection_quotas, self.principal_quotas, self.server_quotas),
+            retention_seconds=self.coordinator.result_retention_seconds,
+            event_bytes=self.storage.event_bytes,
+            event_count=self.storage.event_count,
+            storage_bytes=self.storage.record_bytes,
+        )
 
     @property
     def admin_socket(self) -> Path | None:

@@ -94,7 +94,7 @@ def _serve(config: ServeConfig, log: Log, stop: StopRequest) -> None:
         watcher = RegistryWatcher(config.coordinator.state_dir)
         pin = WitnessPin(config.witness.witness_id, config.witness.public_key)
         client_key = load_seed_file(config.witness.client_key_file)
-        policy = Policy(limits=config.limits.limits(), retention_seconds=config.coordinator.result_retention_seconds)
+        policy = config.policy()
     witness = WitnessClient(
         config.witness.socket, client_key, pin.witness_id, timeout=config.witness.timeout_milliseconds / 1000
     )

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sidecar.coordinator.engine.state import State
 from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.limits import HARD, PAGE_OVERHEAD, RETENTION_FLOOR, Limits, QuotaCaps, check_offer
 from sidecar.coordinator.wire.payloads import AdminRecord
 from sidecar.coordinator.wire.records import AdminRetention, SnapshotRecord
+
+EVENT_BYTES: Final = 64 * 1_048_576
+EVENT_COUNT: Final = 262_144
+STORAGE_BYTES: Final = 512 * 1_048_576
+"""Hard bounds of what is kept; it is in memory as a whole."""
 
 
 class Kept(NamedTuple):
@@ -37,12 +42,12 @@ class Policy:
     """Retention of final results (P5-10, P8-40); CHANGE_RETENTION can only make it longer."""
     tombstone_seconds: int = RETENTION_FLOOR
     """How long a tombstone stays at least, once nothing that its operation created remains (P8-42)."""
-    event_bytes: int = 64 * 1_048_576
+    event_bytes: int = EVENT_BYTES
     """Payload bytes of the retained event log; older events can no longer be subscribed to. CHANGE_RETENTION can only
     make it less."""
-    event_count: int = 262_144
+    event_count: int = EVENT_COUNT
     """Events of the retained log."""
-    storage_bytes: int = 512 * 1_048_576
+    storage_bytes: int = STORAGE_BYTES
     """Bytes of all record images; above it new work is refused, old results stay readable (P5-11)."""
     batch_events: int = 128
     """Events after which a batch takes no further transaction; below the unsent queue of a subscription.
@@ -69,6 +74,8 @@ class Policy:
         )
         if min(bounds) < 1:
             raise ValueError("a bound is at least 1")
+        if self.event_bytes > EVENT_BYTES or self.event_count > EVENT_COUNT or self.storage_bytes > STORAGE_BYTES:
+            raise ValueError("what is kept is above its hard bound")
 
     def kept(self, state: State, coordinator_id: bytes) -> Kept:
         """What holds in ``state``: the last CHANGE_RETENTION within these bounds (OPEN P7-g)."""

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from sidecar.cli.coordinator_document import COUNTERS, fault_of
 from sidecar.cli.coordinator_target import Exit, read_ready
-from sidecar.ops.admin import fetch
+from sidecar.ops.admin import NotBelieved, fetch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +23,7 @@ Exit codes:
   1  quota --check found a quota above its percentage
   2  wrong usage
   3  the admin socket is not there or does not answer
-  4  the socket, its directory or its server is not this user's alone
+  4  the socket, its directory or its server is not this user's alone, or it answers in another way than this release
 """
 
 NEAR: Final = 80.0
@@ -110,7 +111,11 @@ class Look:
 def look(path: Path) -> Look:
     """Ask now. Raises CannotAsk, NotBelieved."""
     document = fetch(path)
-    return Look(document, time.monotonic())
+    at = time.monotonic()
+    fault = fault_of(document)
+    if fault is not None:
+        raise NotBelieved(f"{path}: the answer has no usable {fault}; use a client of the server's release")
+    return Look(document, at)
 
 
 def rates(before: Look | None, after: Look) -> dict[str, Any] | None:
@@ -120,7 +125,8 @@ def rates(before: Look | None, after: Look) -> dict[str, Any] | None:
     seconds = after.at - before.at
     old, new = before.document["counters"], after.document["counters"]
     shown: dict[str, Any] = {}
-    for name, value in new.items():
+    for name in COUNTERS:
+        value = new[name]
         if isinstance(value, dict):
             shown[name] = {label: (count - old[name].get(label, 0)) / seconds for label, count in value.items()}
         else:

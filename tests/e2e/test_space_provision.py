@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -70,6 +71,16 @@ async def test_a_run_that_died_is_finished(tmp_path: Path) -> None:
             for name in names[:4]:
                 await ask(hand, f"$JS.API.STREAM.CREATE.{name}", configurations(SPACE, Limits())[name])
         assert await provision(user.client, SPACE) == names[4:]
+
+
+async def test_two_runs_at_the_same_time_end_well(tmp_path: Path) -> None:
+    async with account(tmp_path) as space, space.member(Profile.PROVISIONER, "p") as (user, _):
+        names = set(configurations(SPACE, Limits()))
+        made = await asyncio.gather(*(provision(user.client, SPACE) for _ in range(4)))
+        assert set().union(*made) == names
+        made = await asyncio.gather(*(activate(user.client, SPACE, ALICE, ("reviewer",)) for _ in range(4)))
+        assert set().union(*made) == {f"dm_{ALICE.dash}", f"dlv_{ALICE.dash}", "svc_reviewer"}
+        assert await provision(user.client, SPACE) == await activate(user.client, SPACE, ALICE, ("reviewer",)) == []
 
 
 @pytest.mark.req("C8-14")

@@ -17,9 +17,7 @@ from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.space.layout import Limits, configurations, drift, durable_drift, durables
 
 _NOT_FOUND: Final = 10059
-_IN_USE: Final = 10058
 _NO_CONSUMER: Final = 10014
-_CONSUMER_EXISTS: Final = 10148
 
 
 class BrokerRefused(Exception):  # noqa: N818 - what the broker said
@@ -48,12 +46,8 @@ async def provision(client: Client, space: str, limits: Limits | None = None, *,
     for name, wanted in configurations(space, limits or Limits()).items():
         found = await _info(client, name, seconds)
         if found is None:
-            try:
-                await _ask(client, api.STREAM_CREATE.build(stream=name), wanted, seconds)
-                made.append(name)
-            except BrokerRefused as error:
-                if error.code != _IN_USE:  # somebody else made it meanwhile: its shape decides
-                    raise
+            await _ask(client, api.STREAM_CREATE.build(stream=name), wanted, seconds)
+            made.append(name)
             found = await _info(client, name, seconds) or {}
         if differences := drift(space, name, found):
             faults[name] = differences
@@ -78,12 +72,8 @@ async def activate(
         found = await _durable_info(client, stream, name, seconds)
         if found is None:
             subject = api.CONSUMER_CREATE_FILTERED.build(stream=stream, consumer=name, filter=config["filter_subject"])
-            try:
-                await _ask(client, subject, {**wanted, "action": "create"}, seconds)
-                made.append(name)
-            except BrokerRefused as error:
-                if error.code != _CONSUMER_EXISTS:
-                    raise
+            await _ask(client, subject, {**wanted, "action": "create"}, seconds)
+            made.append(name)
             found = await _durable_info(client, stream, name, seconds) or {}
         if differences := durable_drift(config, found):
             faults[name] = differences

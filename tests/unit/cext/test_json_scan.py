@@ -73,6 +73,7 @@ def test_the_published_cases_are_all_there() -> None:
         (b"", ("truncated", 0)),
         (b"  ", ("truncated", 2)),
         (b"\xef\xbb\xbf{}", ("bom", 0)),
+        (b"\xef\xbb\xbf", ("bom", 0)),
         (b" \xef\xbb\xbf{}", ("syntax", 1)),
         (b'"\xed\xa0\x80"', ("utf8", 0)),
         (b'"\xc0\x80"', ("utf8", 0)),
@@ -105,6 +106,10 @@ def test_the_published_cases_are_all_there() -> None:
         (b'"\\udc00\\ud800"', ("surrogate", 1)),
         (b'"\\ud800\\u0041"', ("surrogate", 1)),
         (b'"\\ud800\\ud800"', ("surrogate", 1)),
+        (b'"\\ud800\\ue000"', ("surrogate", 1)),
+        (b'"\\udbff\\udbff"', ("surrogate", 1)),
+        (b'"\\ud800\\udc0"', ("surrogate", 1)),
+        (b'"\\ud800\\udc0', ("surrogate", 1)),
         (b'{"\\udfff":1}', ("surrogate", 2)),
         (b"1e309", ("number", 0)),
         (b"[-1e999999999999999999]", ("number", 1)),
@@ -124,6 +129,15 @@ def test_refusals(data: bytes, expected: tuple[str, int]) -> None:
         check(data, limit=1000, depth=8, safe_integers=False)
     assert (refused.value.reason, refused.value.offset) == expected
     assert str(refused.value) == f"{expected[0]} at byte {expected[1]}"
+
+
+@pytest.mark.req("CC-01")
+@pytest.mark.parametrize("place", [1, 7, 8, 9, 17])
+def test_control_characters_are_escaped(place: int) -> None:
+    for byte in range(0x21):
+        raw = b'"' + b"a" * (place - 1) + bytes([byte]) + b'nnnnnnnnnn"'
+        assert reason(raw) == (None if byte == 0x20 else "syntax"), byte
+    assert reason(b'"' + b"a" * (place - 1) + b'\\u001f\x7f"') is None
 
 
 @pytest.mark.req("CC-01")
@@ -190,6 +204,15 @@ def test_duplicates_in_objects_of_every_size(count: int) -> None:
         with pytest.raises(JsonError) as refused:
             check(text, limit=100_000, depth=1, safe_integers=False)
         assert (refused.value.reason, refused.value.offset) == ("duplicate", len(distinct) + 1)
+
+
+def test_the_first_name_that_stood_before_is_the_one_that_is_told() -> None:
+    names = [b'"%d":0' % number for number in range(20)]
+    for order in ((3, 17), (17, 3), (0, 0), (5, 5)):
+        text = b"{" + b",".join([*names, *(names[index] for index in order)]) + b"}"
+        with pytest.raises(JsonError) as refused:
+            check(text, limit=1000, depth=1, safe_integers=False)
+        assert refused.value.offset == len(b",".join(names)) + 3
 
 
 def test_names_of_one_hash_are_told_apart() -> None:

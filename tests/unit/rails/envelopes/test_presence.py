@@ -11,7 +11,6 @@ import pytest
 from sidecar.base.strictjson import JsonError
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.presence import (
-    MAX_RECORD,
     Card,
     Presence,
     ReportedCondition,
@@ -239,7 +238,7 @@ def test_the_environment_is_not_read() -> None:
 
 
 def test_a_record_has_a_size() -> None:
-    room = MAX_RECORD - len(orjson.dumps(record(activity="")))
+    room = 262_144 - len(orjson.dumps(record(activity="")))
     assert decode_presence(ALICE, orjson.dumps(record(activity="x" * room))).activity == "x" * room
     with pytest.raises(JsonError, match="size"):
         decode_presence(ALICE, orjson.dumps(record(activity="x" * (room + 1))))

@@ -215,6 +215,16 @@ def test_the_first_name_that_stood_before_is_the_one_that_is_told() -> None:
         assert refused.value.offset == len(b",".join(names)) + 3
 
 
+@pytest.mark.parametrize("names", ["éè", "€₭", "😀😁", "a\x7f", "\ud7ff\ue000", "\uffff\U00010000", "\x80\u0100"])
+def test_names_beyond_ascii_are_told_apart(names: str) -> None:
+    for spell in (False, True):
+        distinct = json.dumps(dict.fromkeys(names, 0), ensure_ascii=spell).encode()
+        assert reason(distinct) is None
+        for name in names:
+            for again in (name, "".join(f"\\u{unit:04x}" for unit in memoryview(name.encode("utf-16-le")).cast("H"))):
+                assert reason(distinct[:-1] + b',"%s":0}' % again.encode()) == "duplicate"
+
+
 def test_names_of_one_hash_are_told_apart() -> None:
     # FNV-1a over code points: pairs of names whose hashes are equal, found by search.
     seen: dict[int, str] = {}
@@ -232,7 +242,9 @@ def test_names_of_one_hash_are_told_apart() -> None:
     many = json.dumps({name: 0 for pair in pairs for name in pair} | {f"x{n}": 0 for n in range(9)}).encode()
     assert reason(few) is None
     assert reason(many) is None
-    assert reason(many[:-1] + b',"%s":0}' % pairs[-1][1].encode()) == "duplicate"
+    # Also where a name of the same hash stands between the two.
+    for name in pairs[-1]:
+        assert reason(many[:-1] + b',"%s":0}' % name.encode()) == "duplicate"
 
 
 @pytest.mark.parametrize(("limit", "depth"), [(-1, 1), (1, -1), (2**31, 1), (1, DEPTH_MAX + 1)])

@@ -117,7 +117,7 @@ class Family(NamedTuple):
     entries: Tree[bytes, Entry]
     nbytes: int
     """Bytes of all images."""
-    sizes: immutables.Map[int, int]
+    sizes: Tree[int, int]
     """How many images there are of each size."""
 
     @property
@@ -127,8 +127,8 @@ class Family(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest image, 0 when empty. As much work as there are different sizes."""
-        return max(self.sizes, default=0)
+        """Bytes of the largest image, 0 when empty."""
+        return self.sizes.last or 0
 
     def put(self, entry: Entry) -> Family:
         """The family with ``entry`` in place of the one with its id."""
@@ -137,7 +137,7 @@ class Family(NamedTuple):
         was = -1 if old is None else len(old.image)
         sizes = self.sizes
         if size != was:
-            sizes = sizes.set(size, sizes.get(size, 0) + 1)
+            sizes = sizes.set(size, (sizes.get(size) or 0) + 1)
             if old is not None:
                 sizes = _one_less(sizes, was)
         return Family(self.entries.set(entry.id, entry), self.nbytes + size - max(was, 0), sizes)
@@ -155,15 +155,15 @@ class Family(NamedTuple):
         for entry in ordered:
             sizes[len(entry.image)] = sizes.get(len(entry.image), 0) + 1
         total = sum(size * count for size, count in sizes.items())
-        return cls(Tree.build((entry.id, entry) for entry in ordered), total, immutables.Map(sizes))
+        return cls(Tree.build((entry.id, entry) for entry in ordered), total, Tree.build(sorted(sizes.items())))
 
 
-def _one_less(sizes: immutables.Map[int, int], size: int) -> immutables.Map[int, int]:
-    left = sizes[size] - 1
-    return sizes.set(size, left) if left else sizes.delete(size)
+def _one_less(sizes: Tree[int, int], size: int) -> Tree[int, int]:
+    left = (sizes.get(size) or 0) - 1
+    return sizes.set(size, left) if left else sizes.remove(size)
 
 
-EMPTY_FAMILY = Family(Tree(), 0, immutables.Map())
+EMPTY_FAMILY = Family(Tree(), 0, Tree())
 
 
 class State(NamedTuple):

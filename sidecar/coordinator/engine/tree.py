@@ -78,6 +78,14 @@ class Tree(Generic[K, V]):
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def last(self) -> K | None:
+        """The largest key, or ``None`` when there is none. As much work as the tree is high."""
+        node = self._root
+        while isinstance(node, _Branch):
+            node = node.children[-1]
+        return node.keys[-1] if node.keys else None
+
     def get(self, key: K) -> V | None:
         """The value of ``key``, or ``None``."""
         node = self._root

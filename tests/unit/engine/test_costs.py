@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,12 +13,13 @@ from sidecar.coordinator.engine.retention import LOG_STEP
 from sidecar.coordinator.engine.state import Entry, State
 from sidecar.coordinator.engine.tree import Tree
 from sidecar.coordinator.wire import frames as fr
-from sidecar.coordinator.wire.enums import Capability, GapReason, Scope
-from sidecar.coordinator.wire.limits import RETENTION_FLOOR
+from sidecar.coordinator.wire.enums import Capability, ErrorCode, GapReason, ObjectKind, Scope
+from sidecar.coordinator.wire.limits import HARD, QUOTAS, RETENTION_FLOOR
 from sidecar.coordinator.wire.records import Succeeded, Tombstoned
 from tests.unit.engine.harness import Client, World
 from tests.unit.engine.test_change_retention import change, result
 from tests.unit.engine.test_log import event
+from tests.unit.engine.test_state import record
 
 SUBSCRIPTIONS = 16
 
@@ -40,6 +42,24 @@ def world_of(events: int, policy: Policy | None = None) -> World:
     """A world whose log holds so many events of objectives."""
     tail = [event(sequence) for sequence in range(1, events + 1)]
     return World(policy=policy, state=State.build([], [], tail, events))
+
+
+class Size(int):
+    """Counts how often it is compared or hashed."""
+
+    looks = 0
+
+    def __lt__(self, other: int) -> bool:
+        Size.looks += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        Size.looks += 1
+        return int(self) > other
+
+    def __hash__(self) -> int:
+        Size.looks += 1
+        return int(self)
 
 
 def admin_of(world: World) -> Client:
@@ -159,3 +179,23 @@ def test_history_that_is_hidden_is_stepped_over_without_a_look_at_its_events(mon
     own = client.create(1)
     client.done(own)
     assert [bytes(event.object.id) for event in client.events()] == [own.operation_id] * SUBSCRIPTIONS
+
+
+@pytest.mark.req("P3-48", "P14-12")
+@pytest.mark.parametrize("page", [HARD.page_bytes, 2_000])
+def test_a_snapshot_that_is_refused_does_not_look_at_every_size(page: int) -> None:
+    """Refused for the quota of leases, or because the selected page does not hold the largest record."""
+    sizes, tries = 2_000, 50
+    world = World(state=State.build([record(number, 40 + number) for number in range(sizes)], [], [], 0))
+    state = world.engine._runtime.durable
+    family = state.family(ObjectKind.OBJECTIVE)
+    assert len(family.sizes) == sizes
+    counted = family._replace(sizes=Tree.build((Size(size), count) for size, count in family.sizes.items()))
+    world.engine._runtime.durable = state._replace(families=state.families.set(int(ObjectKind.OBJECTIVE), counted))
+    client = world.connect(1, scopes=Scope.WORK_READ, selected=replace(HARD, page_bytes=page))
+    opened = [client.ask(client.open_snapshot())[0] for _ in range(QUOTAS["leases"].connection or 0)]
+    assert all(isinstance(frame, fr.SnapshotBegin) for frame in opened) == (page == HARD.page_bytes)
+    Size.looks = 0
+    for _ in range(tries):
+        client.refused(client.open_snapshot(), ErrorCode.RESOURCE_EXHAUSTED)
+    assert Size.looks <= tries * len(ObjectKind)

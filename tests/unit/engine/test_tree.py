@@ -31,6 +31,7 @@ def test_behaves_as_a_sorted_dictionary_and_old_versions_stay(
             model[key] = value
             tree = tree.set(key, value)
         assert tree.get(key) == model.get(key)
+        assert tree.last == max(model, default=None)
     versions.append((tree, sorted(model.items())))
     for version, expected in versions:
         assert list(version.items()) == expected

@@ -32,7 +32,7 @@ from sidecar.cli.coordinator_top import top
 from sidecar.cli.coordinator_work import GROUPS
 from sidecar.coordinator.client import CoordinatorClient, ReconnectPolicy
 from sidecar.coordinator.client_events import Change
-from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, Watched, Why, watch
+from sidecar.coordinator.client_watch import Broken, Cut, Replayed, Restored, Why, watch
 from sidecar.coordinator.pins import PinFile
 from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.ids import (
@@ -138,13 +138,15 @@ def snapshot(**options: Any) -> None:
 @command.command(name="watch", epilog=EXIT_HELP)
 @click.option("--after", type=click.IntRange(0), help="Follow directly after this event (0: from the first on).")
 @click.option("--no-heal", is_flag=True, help="Report the first loss of continuity and end with exit code 5.")
+@click.option("--no-records", is_flag=True, help="Do not list the records of the snapshot that it starts with.")
 @connection_options
-def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
+def watch_command(after: int | None, no_heal: bool, no_records: bool, **options: Any) -> None:
     """Follow events, one line each, until Ctrl-C.
 
-    Starts with a verified snapshot. A GAP is shown and then healed by a replay of the events that were missed; where
-    the server can not replay, and after a lost connection, by a fresh snapshot with what changed meanwhile. A server
-    that restarts is waited for (--wait, at least 120 seconds).
+    Starts with a verified snapshot: one line about it and, without --no-records, one for each of its records. A GAP is
+    shown and then healed by a replay of the events that were missed; where the server can not replay, and after a lost
+    connection, by a fresh snapshot with what changed meanwhile. A server that restarts is waited for (--wait, at least
+    120 seconds).
     """
     target = target_of(options)
     patient = ReconnectPolicy.lasting(max(target.wait, _WATCH_SECONDS))
@@ -154,7 +156,10 @@ def watch_command(after: int | None, no_heal: bool, **options: Any) -> None:
         stream = watch(client, after=cut, heal=not no_heal, policy=patient)
         async with contextlib.aclosing(stream):
             async for item in stream:
-                _tell(target, item, heal=not no_heal)
+                if isinstance(item, Cut):
+                    _tell_cut(target, item, records=item.why is Why.HEAL or not no_records)
+                else:
+                    _tell(target, item, heal=not no_heal)
         return Exit.OK
 
     with contextlib.suppress(KeyboardInterrupt):
@@ -327,26 +332,32 @@ def pins_forget(path: Path, fingerprint: bytes, as_json: bool) -> None:
     click.echo(f"{digest_text(fingerprint)} forgotten")
 
 
-def _tell(target: Target, item: Watched | Change, *, heal: bool) -> None:
-    """One item of a watch: a JSON line, or a line for people (a healed cut also shows what it changed).
+def _tell_cut(target: Target, cut: Cut, *, records: bool) -> None:
+    """A snapshot of a watch, with the records that it changed unless they are not wanted."""
+    head = show.snapshot_of(cut.snapshot)
+    if target.as_json:
+        document = {"type": "snapshot", "why": cut.why.value, **head}
+        if records:
+            document["changed"] = [show.record_of(record) for record in cut.changed]
+            document["gone"] = [show.key_of(key) for key in cut.gone]
+        print_json(document)
+        return
+    healed = f"  healed: {len(cut.changed)} changed, {len(cut.gone)} gone" if cut.why is Why.HEAL else ""
+    click.echo(f"{_cut_line(head)}{healed}")
+    if records:
+        for record in cut.changed:
+            kind, object_id, revision, state, detail = show.record_row(record)
+            click.echo(f"  {kind} {object_id} r{revision}  {state}  {detail}")
+        for key in cut.gone:
+            click.echo("  gone " + " ".join(show.key_of(key).values()))
+
+
+def _tell(target: Target, item: Broken | Replayed | Restored | Change, *, heal: bool) -> None:
+    """One item of a watch that is no snapshot: a JSON line, or a line for people.
 
     A replay is one line and then its events, each as if it had come live.
     """
     match item:
-        case Cut():
-            head = show.snapshot_of(item.snapshot)
-            if target.as_json:
-                changed = [show.record_of(record) for record in item.changed]
-                gone = [show.key_of(key) for key in item.gone]
-                print_json({"type": "snapshot", "why": item.why.value, **head, "changed": changed, "gone": gone})
-                return
-            healed = f"  healed: {len(item.changed)} changed, {len(item.gone)} gone" if item.why is Why.HEAL else ""
-            click.echo(f"{_cut_line(head)}{healed}")
-            for record in item.changed:
-                kind, object_id, revision, state, detail = show.record_row(record)
-                click.echo(f"  {kind} {object_id} r{revision}  {state}  {detail}")
-            for key in item.gone:
-                click.echo("  gone " + " ".join(show.key_of(key).values()))
         case Broken():
             loss = item.loss
             if target.as_json:

@@ -425,6 +425,27 @@ def test_a_watch_goes_through_a_kill_in_the_open_and_ends_with_0(own: Cluster) -
         assert (people.interrupt(), machine.interrupt()) == (0, 0)
 
 
+def test_a_watch_without_records_lists_only_what_a_heal_changed(own: Cluster) -> None:
+    assert cli("objective", "create", *dev(own), '{"t":"before"}').returncode == 0
+    with Watching("--no-records", *dev(own)) as people, Watching("--no-records", "--json", *dev(own)) as machine:
+        assert "records 2" in people.until("snapshot  cut 2")
+        start = json.loads(machine.until('"type": "snapshot"'))
+        assert (start["why"], start["record_count"], "changed" in start, "gone" in start) == ("start", 2, False, False)
+        for watching in (people, machine):
+            watching.process.send_signal(signal.SIGSTOP)
+        own.kill()
+        own.start_serve()
+        assert cli("objective", "create", *dev(own), '{"t":"meanwhile"}').returncode == 0
+        for watching in (people, machine):
+            watching.process.send_signal(signal.SIGCONT)
+        people.until("healed: 2 changed, 0 gone")
+        assert '{"t":"meanwhile"}' in people.until("OBJECTIVE")
+        assert not any("before" in line for line in people.lines)
+        healed = json.loads(machine.until('"why": "heal"'))
+        assert (len(healed["changed"]), healed["gone"]) == (2, [])
+        assert (people.interrupt(), machine.interrupt()) == (0, 0)
+
+
 @pytest.mark.req("P10-19")
 def test_no_heal_reports_the_loss_and_ends_with_5(own: Cluster) -> None:
     assert cli("objective", "create", *dev(own), "{}").returncode == 0

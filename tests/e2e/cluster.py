@@ -48,15 +48,19 @@ class DidNotStart(AssertionError):  # noqa: N818 - what happened
 class Program:
     """One `sidecar` command that prints a ready line."""
 
-    def __init__(self, log: Path, *arguments: str, descriptors: int | None = None) -> None:
-        """`descriptors` is the most that the process may open."""
+    def __init__(
+        self, log: Path, *arguments: str, descriptors: int | None = None, file_bytes: int | None = None
+    ) -> None:
+        """`descriptors` is the most that the process may open, `file_bytes` what one of its files may hold."""
         self.log = log
         self._errors: IO[bytes] = log.open("ab")
         self._from = self._errors.tell()
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "sidecar", *arguments]
-        if descriptors is not None:
-            command = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command]
+        limits = [] if descriptors is None else [f"ulimit -n {descriptors}"]
+        limits += [] if file_bytes is None else [f"ulimit -f {file_bytes // 512}"]
+        if limits:
+            command = ["sh", "-c", " && ".join([*limits, 'exec "$@"']), "sh", *command]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

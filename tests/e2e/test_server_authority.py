@@ -15,7 +15,7 @@ from sidecar.coordinator.wire import frames as fr
 from sidecar.coordinator.wire.enums import ErrorCode, GapReason
 from sidecar.coordinator.wire.records import Succeeded, Unknown
 from sidecar.ops.exitcodes import ExitCode
-from tests.e2e.cluster import Cluster, eventually
+from tests.e2e.cluster import Cluster, Program, eventually
 from tests.e2e.peer import Peer
 
 
@@ -136,11 +136,31 @@ def test_a_failed_commit_fences_and_is_never_answered(tmp_path: Path) -> None:
             peer.send(lost := peer.create(b'{"x":"' + b"y" * 100_000 + b'"}'))
             goodbye(peer, GapReason.EPOCH_CHANGED, ErrorCode.AUTHORITY_FENCED, subscriptions=0)
         assert cluster.serve.wait() == ExitCode.FENCED
+        told = cluster.serve.stderr.splitlines()[-1]
+        assert told.startswith(f"sidecar: the authority was lost: a commit failed: {cluster.layout.store}")
+        assert told.endswith(", check the volume and its free space first; start again to activate anew")
+        assert told.count("start again") == 1
         cluster.start_serve()
         with Peer(cluster.socket) as peer:
             peer.login(cluster.key("admin"))
             assert isinstance(peer.lookup(first.operation_id).operation, Succeeded)
             assert isinstance(peer.lookup(lost.operation_id).operation, Unknown)
+
+
+@pytest.mark.req("P12-17")
+def test_a_full_disk_that_takes_the_activation_and_no_batch_is_told_once(tmp_path: Path) -> None:
+    """The log of the store has room for the activation, which is committed first, and none for its ADMIN record."""
+    with Cluster(tmp_path, certificate_seconds=2) as cluster:
+        assert cluster.stop() == ExitCode.OK
+        config = str(cluster.serve_config)
+        full = Program(tmp_path / "full.log", "serve", "--config", config, file_bytes=10_240)
+        full.wait_ready()
+        assert full.wait() == ExitCode.FENCED
+        told = full.stderr.splitlines()[-1]
+        assert told.startswith(f"sidecar: the authority was lost: a commit failed: {cluster.layout.store}")
+        assert told.endswith(", check the volume and its free space first; start again to activate anew")
+        assert told.count("start again") == 1
+        cluster.start_serve()
 
 
 @pytest.mark.req("P12-15", "P12-21")

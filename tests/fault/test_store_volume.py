@@ -63,7 +63,7 @@ def test_sqlite_full_is_told_as_a_full_disk(tmp_path: Path) -> None:
             store.commit(batch, lambda: None)
         except errors.CommitFailed as error:
             failure = error
-    assert "the disk is full" in str(failure)
+    assert str(failure) == f"{store.path}: the disk is full, free some space first"
     assert failure.durable is False
     with pytest.raises(errors.StoreStopped, match="the disk is full"):
         store.commit(history.next(history.done + 1, epoch), lambda: None)

@@ -76,7 +76,7 @@ def opening_error(path: Path, error: apsw.Error) -> StoreError:
 
 
 def commit_error(path: Path, error: apsw.Error, *, durable: bool | None) -> CommitFailed:
-    """The typed error for what SQLite said while a batch was written."""
+    """The typed error for what SQLite said while a batch was written. That a start must follow is told by who ends."""
     if isinstance(error, apsw.FullError):
-        return CommitFailed(path, "the disk is full; free some space and start again", durable=durable)
-    return CommitFailed(path, f"the commit failed ({error}); check the volume and start again", durable=durable)
+        return CommitFailed(path, "the disk is full, free some space first", durable=durable)
+    return CommitFailed(path, f"{error}, check the volume and its free space first", durable=durable)

@@ -21,6 +21,6 @@ def floor_faults(version: object, max_payload: object) -> list[str]:
         faults.append(f"it does not say its version; {wanted} or newer is needed")
     elif (int(match[1]), int(match[2])) < MIN_BROKER:
         faults.append(f"it is version {match[1]}.{match[2]}; {wanted} or newer is needed")
-    if type(max_payload) is not int or max_payload < MIN_PAYLOAD:
+    if not isinstance(max_payload, int) or max_payload < MIN_PAYLOAD:
         faults.append(f"its max_payload is below {MIN_PAYLOAD} bytes")
     return faults

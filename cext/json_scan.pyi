@@ -9,9 +9,9 @@ class JsonError(ValueError):
     """JSON text that is refused; it holds no part of the text.
 
     ``reason``: ``size`` (longer than the limit), ``bom``, ``utf8``, ``syntax``, ``truncated`` (ends too early),
-    ``trailing`` (more than one value), ``depth``, ``escape`` (no such escape), ``surrogate`` (one without its other half),
-    ``number`` (no finite double, or an integer beyond 2**53 - 1 where that is asked), ``duplicate`` (a name twice in one
-    object). ``offset``: the byte where that was seen; for ``bom`` and ``utf8`` 0, for ``size`` the limit.
+    ``trailing`` (more than one value), ``depth``, ``escape`` (no such escape), ``surrogate`` (one without its other
+    half), ``number`` (no finite double, or an integer beyond 2**53 - 1 where that is asked), ``duplicate`` (a name
+    twice in one object). ``offset``: the byte where that was seen; for ``bom`` and ``utf8`` 0, for ``size`` the limit.
     """
 
     reason: str

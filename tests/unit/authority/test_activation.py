@@ -1,4 +1,4 @@
-"""Becoming the writer: the order of the steps, a fault at each, restarts and a clean stop. Store and witness are real."""
+"""Becoming the writer: the order of the steps, a fault at each, restarts, a clean stop. Store and witness are real."""
 
 from __future__ import annotations
 

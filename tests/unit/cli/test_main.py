@@ -88,7 +88,7 @@ OWN_OPTIONS = {
     "hello": [],
     "ping": [],
     "snapshot": [],
-    "watch": ["--after", "--no-heal"],
+    "watch": ["--after", "--no-heal", "--no-records"],
     "objective create": ["--file", "--id", "--operation-id"],
     "objective update": ["--file", "--revision", "--operation-id"],
     "operation get": [],

@@ -1,0 +1,425 @@
+"""The connection that everything on the NATS rails uses.
+
+    async with await Connection.open(["nats://127.0.0.1:4222"], credentials, watch=Watch(metrics, log)) as connection:
+        subscription = await connection.subscribe("cotal.main.chat.>")
+        await connection.publish("cotal.main.chat.x", b"...")     # PermissionViolation, if the broker refuses
+        reply = await connection.request("service.x", b"...")     # at once also when refused or nobody listens
+
+It heals what can be healed and says what happened; `docs/architecture.md` tells the whole of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+
+from sidecar.base.clock import Now, system_now
+from sidecar.rails.connection.calls import Calls
+from sidecar.rails.connection.credentials import Credentials, Wallet
+from sidecar.rails.connection.faults import (
+    ConnectionFault,
+    Fault,
+    NoResponders,
+    NotConnected,
+    PermissionViolation,
+    Said,
+    Stopped,
+)
+from sidecar.rails.connection.link import Endpoint, Link, LinkFault
+from sidecar.rails.connection.policy import Again, Event, Policy, Recovery, State, after
+from sidecar.rails.connection.subscription import MAX_BYTES, MAX_MESSAGES, Mux, Subscription, SubscriptionClosed
+from sidecar.rails.connection.watch import Happening, Notice, Watch
+from sidecar.rails.names import headers as names
+from sidecar.rails.names import inboxes
+
+DEFAULT_POLICY: Final = Policy()
+Minter = Callable[[], Awaitable[Credentials]]
+
+
+class Connection:
+    """One principal's connection, over as many links as it takes. Made by :meth:`open`."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        minter: Minter,
+        policy: Policy,
+        watch: Watch,
+        tls: ssl.SSLContext | None,
+        clock: Callable[[], Now],
+        chance: Callable[[], float],
+    ) -> None:
+        self.state = State.CONNECTING
+        self.inbox = ""
+        """The prefix of everything that is sent to this connection alone (C10-08)."""
+        self._urls, self._tls = urls, tls
+        self._wallet = Wallet(minter, policy.call_within)
+        self._policy, self._watch, self._clock, self._chance = policy, watch, clock, chance
+        self._recovery = Recovery(policy)
+        self._calls = Calls()
+        self._subscriptions: dict[Subscription, dict[Link, ClientSubscription]] = {}
+        self._placing = asyncio.Lock()
+        self._mux: Mux | None = None
+        self._serial = 0
+        self._link: Link | None = None
+        self._links: set[Link] = set()
+        self._was_up = False
+        self._kept = 0
+        self._change = asyncio.Condition()
+        self._ending: ConnectionFault | None = None
+        self._fresh = True
+        self._again = Again(0.0, True)
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._runner: asyncio.Task[None] | None = None
+        watch.entered(None, self.state)
+
+    @classmethod
+    async def open(
+        cls,
+        urls: Sequence[str],
+        minter: Minter,
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        watch: Watch | None = None,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], Now] = system_now,
+        chance: Callable[[], float] = random.random,
+    ) -> Connection:
+        """Connect, however long that takes; bound it with ``asyncio.timeout``. Raises Stopped.
+
+        ``minter`` is asked for credentials at the start, ahead of their end and after the broker refused them; all of
+        them are of one user key, which names the inbox.
+        """
+        connection = cls(urls, minter, policy, watch or Watch(), tls, clock, chance)
+        connection._runner = asyncio.create_task(connection._run())
+        try:
+            await connection._ready()
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- calls ----
+
+    async def publish(
+        self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish; when this returns the broker has taken the message. Raises PermissionViolation, NotConnected (it may
+        have been taken), Stopped, ConnectionFault for one that is too large."""
+        await self._bounded(self._ready())
+        async with self._calls.under_way(subject) as call:
+            with self._now().used() as link:
+                await link.publish(subject, data, reply, headers)
+                await link.settle()
+            if call.answer.done():
+                call.answer.result()
+
+    async def send(self, subject: str, data: bytes = b"", *, reply: str = "") -> None:
+        """Publish without waiting for the broker: acks and answers to it. A refusal is only counted and noticed."""
+        link = await self._bounded(self._ready())
+        with link.used():
+            await link.publish(subject, data, reply, None)
+
+    async def request(
+        self, subject: str, data: bytes = b"", *, seconds: float = 5.0, headers: Mapping[str, str] | None = None
+    ) -> Msg:
+        """The first reply. Raises PermissionViolation, NoResponders, NotConnected, Stopped, TimeoutError."""
+        async with asyncio.timeout(seconds):
+            mux = await self._replies()
+            async with self._calls.under_way(subject) as call:
+                self._serial += 1
+                inbox = f"{mux.subject.removesuffix('*')}{self._serial}"
+                mux.waiting[inbox] = call.answer
+                try:
+                    with self._now().used() as link:
+                        await link.publish(subject, data, inbox, headers)
+                    message: Msg = await call.answer
+                finally:
+                    del mux.waiting[inbox]
+        if not message.data and (message.headers or {}).get(names.STATUS) == names.NO_RESPONDERS:
+            self._watch.fault(Said(Fault.NO_RESPONDERS, subject=subject))
+            raise NoResponders(subject)
+        return message
+
+    async def _replies(self) -> Mux:
+        """The subscription for replies, made by the first request."""
+        while True:
+            await self._ready()
+            if self._mux is None or self._mux.error is not None:
+                self._mux = Mux(f"{self.inbox}.r.*", self._remove)
+                await self._place(self._mux)
+            elif not self._mux.settled:
+                async with self._placing:
+                    pass
+            else:
+                return self._mux
+
+    # ---- subscriptions ----
+
+    async def subscribe(
+        self, subject: str, queue: str = "", *, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES
+    ) -> Subscription:
+        """Subscribe; when this returns the broker has taken it. Raises PermissionViolation, NotConnected, Stopped."""
+        subscription = Subscription(subject, queue, self._remove, self._slow, max_messages, max_bytes)
+        await self._place(subscription)
+        return subscription
+
+    def new_inbox(self) -> str:
+        """A subject below the connection's own inbox that was not given out before."""
+        self._serial += 1
+        return f"{self.inbox}.s.{self._serial}"
+
+    async def _place(self, subscription: Subscription) -> None:
+        await self._bounded(self._ready())
+        async with self._placing:
+            self._subscriptions[subscription] = {}
+            try:
+                with self._now().used() as link:
+                    await self._put(subscription, link)
+                    await link.settle()
+                if subscription.error is not None:
+                    raise subscription.error
+                subscription.settled = True
+            except BaseException:
+                subscription.fail(SubscriptionClosed())
+                await self._remove(subscription)
+                raise
+
+    async def _put(self, subscription: Subscription, link: Link) -> None:
+        async def take(message: Msg) -> None:
+            subscription.take(message, link)
+
+        placed = await link.subscribe(subscription.subject, subscription.queue, take)
+        self._subscriptions.setdefault(subscription, {})[link] = placed
+
+    async def _remove(self, subscription: Subscription) -> None:
+        for link, placed in self._subscriptions.pop(subscription, {}).items():
+            if not link.ended.done():
+                with contextlib.suppress(Exception):  # the link may end at any moment, which unsubscribes as well
+                    await placed.unsubscribe()
+
+    def _slow(self, subscription: Subscription, first: bool) -> None:
+        self._watch.dropped()
+        if first:
+            self._watch.fault(Said(Fault.SLOW_CONSUMER, "a reader is too slow", subscription.subject))
+
+    async def _restore(self, link: Link) -> None:
+        """Every subscription once on a new link; one that the broker refuses now ends for its owner."""
+        waiting = [one for one in self._subscriptions if one.error is None]
+        for one in waiting:
+            one.settled = False
+        while waiting:
+            # Of two that the broker's violation could not tell apart only one is unsettled at a time.
+            batch = {one.key: one for one in reversed(waiting)}
+            waiting = [one for one in waiting if batch[one.key] is not one]
+            for one in batch.values():
+                if one in self._subscriptions:
+                    await self._put(one, link)
+            await link.settle()
+            for one in batch.values():
+                one.settled = True
+        for one in [one for one in self._subscriptions if one.error is not None]:
+            await self._remove(one)
+
+    # ---- what the links say ----
+
+    def _reported(self, said: Said) -> None:
+        """A fault that does not end the link: to the call or subscription that it is about."""
+        known = False
+        if said.fault is Fault.PUBLISH_DENIED and said.subject is not None:
+            known = self._calls.denied(said.subject)
+        elif said.fault is Fault.SUBSCRIBE_DENIED and said.subject is not None:
+            about = [one for one in self._subscriptions if one.key == (said.subject, said.queue)]
+            for one in [one for one in about if not one.settled] or about:
+                one.fail(PermissionViolation(said.fault, one.subject))
+                known = True
+        self._watch.fault(said, noticed=not known)
+
+    # ---- the life of the connection ----
+
+    async def _bounded(self, work: Coroutine[Any, Any, Link]) -> Link:
+        try:
+            async with asyncio.timeout(self._policy.call_within):
+                return await work
+        except TimeoutError:
+            raise NotConnected(Fault.LOST, "there is no link to the broker") from None
+
+    async def _ready(self) -> Link:
+        """The link, when there is one."""
+        async with self._change:
+            while self._link is None or self._link.ended.done():
+                if self._ending is not None:
+                    raise self._ending
+                await self._change.wait()
+            return self._link
+
+    def _now(self) -> Link:
+        """The link at this moment. Raises NotConnected, Stopped."""
+        if self._link is None or self._link.ended.done():
+            raise self._ending or NotConnected(Fault.LOST, "the link ended")
+        return self._link
+
+    async def _moved(self, event: Event) -> None:
+        before, self.state = self.state, after(self.state, event)
+        self._watch.entered(before, self.state)
+        async with self._change:
+            self._change.notify_all()
+
+    async def _run(self) -> None:
+        try:
+            while self.state is not State.STOPPED:
+                if self.state is State.WAITING:
+                    await asyncio.sleep(self._again.wait)
+                    await self._moved(Event.RETRY)
+                elif self.state is State.CONNECTING:
+                    await self._connect()
+                else:
+                    await self._stay()
+        except Exception as error:  # a fault of ours must not leave callers waiting
+            await self._stop(Said(Fault.UNKNOWN, type(error).__name__))
+            raise
+
+    async def _connect(self) -> None:
+        try:
+            await self._refill()
+            await self._login()
+        except LinkFault as error:
+            await self._down(error.said)
+            return
+        self._recovery.up(self._clock().mono)
+        await self._moved(Event.UP)
+        self._watch.notice(Notice(Happening.RESTORED if self._was_up else Happening.CONNECTED))
+        self._was_up = True
+
+    async def _refill(self) -> None:
+        """Fresh credentials, when the old ones were refused or are about to end."""
+        if self._again.fresh:
+            await self._wallet.refill()
+        elif self._wallet.due(self._clock().wall, self._policy):
+            try:
+                await self._wallet.refill()
+            except LinkFault as error:  # the old ones may still do
+                self._watch.fault(error.said)
+
+    async def _login(self) -> None:
+        """A link with every subscription on it is the one to use. Raises LinkFault."""
+        self.inbox = inboxes.INBOX.build(connection=self._wallet.creds.key.public)
+        endpoint = Endpoint(self._urls, self.inbox, self._tls)
+        link = await Link.make(endpoint, self._wallet.creds, self._policy, self._reported)
+        self._links.add(link)
+        try:
+            async with self._placing:
+                if self._link is not None:
+                    for subscription in self._subscriptions:
+                        subscription.merge(link)
+                await self._restore(link)
+                self._link = link
+        except ConnectionFault as error:
+            said = link.ended.result() if link.ended.done() else Said(error.fault)
+            await self._forget(link)
+            raise LinkFault(said) from None
+        except BaseException:
+            await self._forget(link)
+            raise
+
+    async def _stay(self) -> None:
+        """Until the link ends or the credentials have to be replaced."""
+        link = self._link
+        assert link is not None
+        due = self._wallet.renew_in(self._clock().wall, self._policy)
+        await asyncio.wait((link.ended,), timeout=due)
+        if not link.ended.done():
+            await self._moved(Event.DUE)
+            await self._renew(link)
+        if link.ended.done() and self._link is link:
+            said = link.ended.result()
+            self._link = None
+            await self._forget(link)
+            await self._down(said)
+
+    async def _renew(self, old: Link) -> None:
+        """Fresh credentials on a second link, then the first one goes: nothing is lost between the two."""
+        try:
+            if self._retiring:  # never three at a time
+                await asyncio.wait(self._retiring)
+            await self._wallet.refill()
+            await self._login()
+        except LinkFault as error:
+            self._watch.fault(error.said)
+            await self._moved(Event.KEPT)
+            self._kept += 1
+            self._wallet.later(self._clock().wall, self._policy.wait(self._kept, self._chance()))
+            return
+        self._kept = 0
+        await self._moved(Event.UP)
+        self._watch.notice(Notice(Happening.RENEWED))
+        task = asyncio.create_task(self._retire(old, self._now()))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, old: Link, new: Link) -> None:
+        await old.retire()
+        with contextlib.suppress(ConnectionFault):
+            await new.settle()
+        await self._forget(old)
+
+    async def _forget(self, link: Link) -> None:
+        """Close a link; no subscription knows it any more."""
+        for subscription, placed in self._subscriptions.items():
+            placed.pop(link, None)
+            if len(placed) < 2:
+                subscription.merge(None)
+        self._links.discard(link)
+        await link.close()
+
+    async def _down(self, said: Said) -> None:
+        """The link ended or there is none: what now?"""
+        for subscription in self._subscriptions:
+            subscription.interruptions += 1
+        self._watch.fault(said)
+        self._calls.fail_all(NotConnected(said.fault, "the link ended; what was under way may have had its effect"))
+        decision = self._recovery.down(said, self._clock().mono, self._chance())
+        if isinstance(decision, Said):
+            await self._stop(decision)
+            return
+        self._again = decision
+        await self._moved(Event.DOWN)
+
+    async def _stop(self, said: Said) -> None:
+        await self._end(Stopped(said.fault, said.text or said.fault.value), Event.GIVE_UP)
+        self._watch.notice(Notice(Happening.STOPPED, said))
+
+    async def _end(self, error: ConnectionFault, event: Event) -> None:
+        self._ending = self._ending or error
+        self._link = None
+        self._calls.fail_all(error)
+        for subscription in list(self._subscriptions):
+            subscription.fail(error)
+        if self.state is not State.CLOSED:
+            await self._moved(event)
+        for link in list(self._links):
+            await self._forget(link)
+
+    async def close(self) -> None:
+        """End it. Calls and subscriptions fail with Stopped; may be called twice."""
+        tasks = [*self._retiring, *([self._runner] if self._runner is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end(Stopped(Fault.LOST, "the connection was closed"), Event.CLOSE)

@@ -1,0 +1,69 @@
+"""The credentials at hand, and the callback that mints more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sidecar.base.secret import Secret
+from sidecar.rails.connection.faults import CredentialsRefused, Fault, Said
+from sidecar.rails.connection.link import LinkFault
+from sidecar.rails.connection.policy import Policy
+from sidecar.rails.space.creds import Creds, InvalidCreds, parse_creds
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The content of a creds file, and the Unix time at which the broker stops taking it."""
+
+    text: Secret
+    expires_at: float
+
+
+class Wallet:
+    """Credentials of one user key."""
+
+    def __init__(self, minter: Callable[[], Awaitable[Credentials]], within: float) -> None:
+        self._minter = minter
+        self._within = within
+        self._creds: Creds | None = None
+        self._expires_at = 0.0
+        self._renew_at: float | None = None
+
+    @property
+    def creds(self) -> Creds:
+        """What the next login proves itself with."""
+        assert self._creds is not None
+        return self._creds
+
+    async def refill(self) -> None:
+        """Ask the minter. Raises LinkFault, also for what the callback raises: it cannot stop the connection."""
+        try:
+            async with asyncio.timeout(self._within):
+                minted = await self._minter()
+            creds = parse_creds(minted.text)
+        except CredentialsRefused as error:
+            raise LinkFault(Said(Fault.CREDENTIALS_REFUSED, str(error) or "there are no more credentials")) from None
+        except InvalidCreds as error:
+            raise LinkFault(Said(Fault.CREDENTIALS, str(error))) from None
+        except Exception as error:
+            # Whatever it says may hold a secret: its type is enough.
+            raise LinkFault(Said(Fault.CREDENTIALS, f"the minter failed: {type(error).__name__}")) from None
+        if self._creds is not None and creds.key.public != self._creds.key.public:
+            raise LinkFault(Said(Fault.CREDENTIALS_REFUSED, "the credentials are of another user key"))
+        self._creds, self._expires_at, self._renew_at = creds, minted.expires_at, None
+
+    def renew_in(self, now: float, policy: Policy) -> float:
+        """Seconds until they have to be replaced, counted from the Unix time ``now``."""
+        if self._renew_at is None:
+            self._renew_at = policy.renew_at(now, self._expires_at)
+        return max(0.0, self._renew_at - now)
+
+    def later(self, now: float, wait: float) -> None:
+        """They could not be replaced: try again after ``wait``."""
+        self._renew_at = now + wait
+
+    def due(self, now: float, policy: Policy) -> bool:
+        """Whether a login should not be tried with them any more."""
+        return self.renew_in(now, policy) == 0.0

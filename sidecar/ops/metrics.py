@@ -267,6 +267,7 @@ CATALOGUE = (
                 "subscribe_denied",
                 "no_responders",
                 "slow_consumer",
+                "watch_silent",
                 "expired",
                 "revoked",
                 "authorization",

@@ -53,6 +53,7 @@ CORES = [
     "sidecar/coordinator/client_stream.py",
     "sidecar/coordinator/client_trust.py",
     "sidecar/rails/connection/faults.py",
+    "sidecar/rails/connection/ordered.py",
     "sidecar/rails/connection/overlap.py",
     "sidecar/rails/connection/policy.py",
     "sidecar/rails/space/audit.py",

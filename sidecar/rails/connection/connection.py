@@ -185,6 +185,10 @@ class Connection:
         self._serial += 1
         return f"{self.inbox}.s.{self._serial}"
 
+    def report(self, said: Said) -> None:
+        """Count, log and notice a fault that a reader above this connection found."""
+        self._watch.fault(said)
+
     async def _place(self, subscription: Subscription) -> None:
         await self._bounded(self._ready())
         async with self._placing:

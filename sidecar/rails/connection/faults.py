@@ -28,6 +28,7 @@ class Fault(StrEnum):
     SUBSCRIBE_DENIED = "subscribe_denied"
     NO_RESPONDERS = "no_responders"
     SLOW_CONSUMER = "slow_consumer"
+    WATCH_SILENT = "watch_silent"
     EXPIRED = "expired"
     REVOKED = "revoked"
     AUTHORIZATION = "authorization"
@@ -58,6 +59,7 @@ _HEALS: Final = {
     Fault.SUBSCRIBE_DENIED: Heal.CALL,
     Fault.NO_RESPONDERS: Heal.CALL,
     Fault.SLOW_CONSUMER: Heal.CALL,
+    Fault.WATCH_SILENT: Heal.CALL,
     Fault.EXPIRED: Heal.FRESH,
     Fault.REVOKED: Heal.FRESH,
     Fault.AUTHORIZATION: Heal.FRESH,

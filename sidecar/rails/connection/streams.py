@@ -1,0 +1,224 @@
+"""Readers of JetStream that outlive links and brokers: a durable bound by name, and an ordered watch.
+
+Both ask for idle heartbeats. A reader that hears nothing for two and a half of them, although the connection may look
+well, reports ``watch_silent`` and begins anew: nobody waits on a consumer that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+from nats.js.api import Header
+
+from sidecar.rails.connection.connection import Connection
+from sidecar.rails.connection.faults import ConnectionFault, Fault, NoResponders, NotConnected, Said
+from sidecar.rails.connection.ordered import Ordered
+from sidecar.rails.connection.subscription import Subscription
+from sidecar.rails.names import api, headers
+
+HEARTBEAT: Final = 1.0
+_SILENCE: Final = 2.5
+_NANO: Final = 10**9
+_IDLE, _CONFLICT = "100", "409"
+_RETRY: Final = 0.2
+
+
+class ConsumerGone(Exception):  # noqa: N818 - a state
+    """The durable does not exist; its owner does not create it."""
+
+
+class ConsumerRefused(Exception):  # noqa: N818 - what the broker said
+    """The broker does not create the consumer."""
+
+
+class _Reader:
+    """A subscription on an inbox of its own, read with a bound on silence."""
+
+    def __init__(self, connection: Connection, stream: str, heartbeat: float) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._heartbeat = heartbeat
+        self._subscription: Subscription | None = None
+
+    async def _hear(self, subscription: Subscription, what: str) -> Msg | None:
+        """The next frame; None after too long a silence, which is reported."""
+        try:
+            async with asyncio.timeout(self._heartbeat * _SILENCE):
+                return await subscription.next()
+        except TimeoutError:
+            self._connection.report(Said(Fault.WATCH_SILENT, f"no heartbeat of {self._stream}", what))
+            return None
+
+    async def _ask(self, subject: str, body: Any = None) -> dict[str, Any]:
+        """One API request; it is repeated over lost links, and while JetStream is not up."""
+        data = b"" if body is None else json.dumps(body).encode()
+        while True:
+            try:
+                answer: dict[str, Any] = json.loads((await self._connection.request(subject, data)).data)
+                return answer
+            except (NotConnected, NoResponders, TimeoutError):
+                await asyncio.sleep(_RETRY)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._subscription is not None:
+            await self._subscription.close()
+
+
+class BoundConsumer(_Reader):
+    """Pulls from a durable that exists. Acks are the reader's: ``connection.send(message.reply, headers.ACK)``."""
+
+    def __init__(
+        self, connection: Connection, stream: str, consumer: str, *, batch: int = 64, heartbeat: float = HEARTBEAT
+    ) -> None:
+        super().__init__(connection, stream, heartbeat)
+        self._consumer = consumer
+        self._batch = batch
+        self._asked = 0
+
+    async def next(self) -> Msg:
+        """The next message. Raises ConsumerGone, PermissionViolation, Stopped, SubscriptionClosed."""
+        if self._subscription is None:
+            await self._bound()
+            self._subscription = await self._connection.subscribe(self._connection.new_inbox())
+        while True:
+            if self._asked == 0:
+                await self._pull(self._subscription)
+            message = await self._hear(self._subscription, self._consumer)
+            if message is None:
+                self._asked = 0
+                continue
+            status = (message.headers or {}).get(headers.STATUS) if not message.data else None
+            if status is None:
+                self._asked = max(0, self._asked - 1)
+                return message
+            if status != _IDLE:
+                self._asked = 0
+                if status in (headers.NO_RESPONDERS, _CONFLICT):
+                    await self._bound()
+
+    async def _pull(self, subscription: Subscription) -> None:
+        expires = self._heartbeat * 30
+        body = {
+            "batch": self._batch,
+            "expires": int(expires * _NANO),
+            "idle_heartbeat": int(self._heartbeat * _NANO),
+        }
+        subject = api.CONSUMER_NEXT.build(stream=self._stream, consumer=self._consumer)
+        while True:
+            try:
+                await self._connection.publish(subject, json.dumps(body).encode(), reply=subscription.subject)
+            except NotConnected:
+                await asyncio.sleep(_RETRY)
+            else:
+                self._asked = self._batch
+                return
+
+    async def _bound(self) -> None:
+        answer = await self._ask(api.CONSUMER_INFO.build(stream=self._stream, consumer=self._consumer))
+        if "error" in answer:
+            raise ConsumerGone(f"{self._consumer} on {self._stream}: {answer['error'].get('description', '')}")
+
+
+class OrderedWatch(_Reader):
+    """Every message of a filter in stream order, over as many ephemeral consumers as it takes, one at a time.
+
+    ``name`` gives the name of the n-th consumer. ``deliver`` is the broker's deliver policy of the first: ``all``,
+    ``last_per_subject`` for the current values of a bucket, or ``new``.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        filter_subject: str,
+        name: Callable[[int], str],
+        *,
+        deliver: str = "last_per_subject",
+        heartbeat: float = HEARTBEAT,
+    ) -> None:
+        super().__init__(connection, stream, heartbeat)
+        self._filter = filter_subject
+        self._name = name
+        self._deliver = deliver
+        self._ordered = Ordered()
+        self._serial = 0
+        self._consumer = ""
+
+    async def next(self) -> Msg:
+        """The next message. Raises ConsumerRefused, PermissionViolation, Stopped, SubscriptionClosed."""
+        while True:
+            subscription = self._subscription or await self._begin()
+            message = await self._hear(subscription, self._filter)
+            if message is None or not await self._in_order(message):
+                await self._leave()
+            elif message.headers is None or headers.STATUS not in message.headers:
+                return message
+
+    async def _in_order(self, message: Msg) -> bool:
+        known = message.headers or {}
+        if message.data or known.get(headers.STATUS) is None:
+            sequence = message.metadata.sequence
+            return self._ordered.take(sequence.stream, sequence.consumer)
+        for reply in (message.reply, known.get(Header.CONSUMER_STALLED)):
+            if reply:  # flow control: the broker waits for a word
+                with contextlib.suppress(NotConnected):
+                    await self._connection.send(reply)
+        delivered = known.get(Header.LAST_CONSUMER)
+        return delivered is None or self._ordered.idle(int(delivered))
+
+    async def _begin(self) -> Subscription:
+        while True:
+            try:
+                subscription = await self._connection.subscribe(self._connection.new_inbox())
+                break
+            except NotConnected:
+                await asyncio.sleep(_RETRY)
+        self._subscription = subscription
+        self._serial += 1
+        self._consumer = self._name(self._serial)
+        self._ordered.restarted()
+        last = self._ordered.last
+        start = {"deliver_policy": "by_start_sequence", "opt_start_seq": last + 1} if last else {}
+        config = {
+            "name": self._consumer,
+            "deliver_subject": subscription.subject,
+            "deliver_policy": self._deliver,
+            "filter_subject": self._filter,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "idle_heartbeat": int(self._heartbeat * _NANO),
+            "flow_control": True,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": int(self._heartbeat * 10 * _NANO),
+            **start,
+        }
+        subject = api.CONSUMER_CREATE_FILTERED.build(stream=self._stream, consumer=self._consumer, filter=self._filter)
+        answer = await self._ask(subject, {"stream_name": self._stream, "config": config})
+        if "error" in answer:
+            await subscription.close()
+            self._subscription = None
+            raise ConsumerRefused(f"{self._consumer} on {self._stream}: {answer['error'].get('description', '')}")
+        if self._deliver == "new" and not last:
+            # What comes between this consumer and the next one is not to be missed.
+            self._ordered.last = int(answer["delivered"]["stream_seq"])
+        return subscription
+
+    async def _leave(self) -> None:
+        """Drop the consumer; the broker forgets one that cannot be deleted when nobody listens any more."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is None:
+            return
+        await subscription.close()
+        with contextlib.suppress(ConnectionFault, TimeoutError):
+            await self._connection.request(api.CONSUMER_DELETE.build(stream=self._stream, consumer=self._consumer))
+
+    async def close(self) -> None:
+        """Stop watching; the consumer is deleted."""
+        await self._leave()

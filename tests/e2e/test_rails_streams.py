@@ -1,0 +1,128 @@
+"""Readers of JetStream over killed brokers: nothing missed, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from sidecar.rails.connection import Connection, Fault, Happening, NoResponders
+from sidecar.rails.connection.streams import BoundConsumer, ConsumerGone, ConsumerRefused, OrderedWatch
+from sidecar.rails.names import api
+from tests.e2e.space_broker import EVENT_SECONDS
+from tests.e2e.test_rails_connection import Owner, Room, room
+
+pytestmark = pytest.mark.asyncio
+
+
+async def ask(connection: Connection, subject: str, body: object = None) -> dict[str, object]:
+    data = b"" if body is None else json.dumps(body).encode()
+    answer: dict[str, object] = json.loads((await connection.request(subject, data)).data)
+    assert "error" not in answer, answer
+    return answer
+
+
+async def consumers(connection: Connection) -> int:
+    state = (await ask(connection, api.STREAM_INFO.build(stream="S")))["state"]
+    assert isinstance(state, dict)
+    return int(state["consumer_count"])
+
+
+async def prepared(here: Room) -> tuple[Owner, Connection]:
+    owner = here.owner()
+    connection = await owner.connect(here.broker)
+    await ask(connection, api.STREAM_CREATE.build(stream="S"), {"name": "S", "subjects": ["js.>"], "num_replicas": 1})
+    return owner, connection
+
+
+async def stored(connection: Connection, *values: str) -> None:
+    for value in values:
+        while True:
+            try:
+                answer = await connection.request("js.a", value.encode())
+                break
+            except NoResponders:  # a broker that has just started listens before its streams do
+                continue
+        assert "error" not in json.loads(answer.data)
+
+
+async def read(reader: BoundConsumer | OrderedWatch, count: int) -> list[str]:
+    async with asyncio.timeout(EVENT_SECONDS):
+        return [(await reader.next()).data.decode() for _ in range(count)]
+
+
+@pytest.mark.parametrize("deliver", ["all", "new"])
+async def test_a_watch_goes_on_behind_a_killed_broker_and_leaves_nothing(tmp_path: Path, deliver: str) -> None:
+    async with room(tmp_path) as here:
+        owner, connection = await prepared(here)
+        async with connection:
+            watch = OrderedWatch(connection, "S", "js.>", lambda n: f"oc_x_{n}", deliver=deliver, heartbeat=0.4)
+            first = asyncio.create_task(read(watch, 3))
+            while await consumers(connection) == 0:
+                pass
+            await stored(connection, "1", "2", "3")
+            assert await first == ["1", "2", "3"]
+            waiting = asyncio.create_task(read(watch, 2))
+            here.broker.kill()
+            here.broker.start()
+            await owner.until(lambda: owner.count(Happening.RESTORED) == 1)
+            await stored(connection, "4")
+            await stored(connection, "5")
+            assert await waiting == ["4", "5"]
+            assert Fault.WATCH_SILENT in owner.faults()
+            assert await consumers(connection) == 1
+            await watch.close()
+            assert await consumers(connection) == 0
+
+
+async def test_a_watch_whose_consumer_was_deleted_begins_anew_where_it_was(tmp_path: Path) -> None:
+    async with room(tmp_path) as here:
+        owner, connection = await prepared(here)
+        async with connection:
+            watch = OrderedWatch(connection, "S", "js.>", lambda n: f"oc_x_{n}", deliver="all", heartbeat=0.4)
+            await stored(connection, "1")
+            assert await read(watch, 1) == ["1"]
+            await ask(connection, api.CONSUMER_DELETE.build(stream="S", consumer="oc_x_1"))
+            await stored(connection, "2")
+            assert await read(watch, 1) == ["2"]
+            assert owner.faults() == [Fault.WATCH_SILENT]
+            assert await consumers(connection) == 1
+            wrong = OrderedWatch(connection, "S", "js.>", lambda n: "oc_x_2", deliver="never", heartbeat=0.4)
+            with pytest.raises(ConsumerRefused):
+                await read(wrong, 1)
+            await watch.close()
+
+
+async def test_a_bound_durable_goes_on_and_is_never_made(tmp_path: Path) -> None:
+    async with room(tmp_path) as here:
+        owner, connection = await prepared(here)
+        async with connection:
+            with pytest.raises(ConsumerGone):
+                await read(BoundConsumer(connection, "S", "d"), 1)
+            config = {"durable_name": "d", "name": "d", "ack_policy": "explicit"}
+            body = {"stream_name": "S", "config": config}
+            await ask(connection, api.CONSUMER_CREATE_NAMED.build(stream="S", consumer="d"), body)
+            bound = BoundConsumer(connection, "S", "d", batch=2, heartbeat=0.4)
+            await stored(connection, "1", "2", "3")
+            assert await read(bound, 3) == ["1", "2", "3"]
+
+            async def until_4() -> set[str]:
+                seen: set[str] = set()
+                while "4" not in seen:  # what was not acked before the kill may come again
+                    seen.update(await read(bound, 1))
+                return seen
+
+            waiting = asyncio.create_task(until_4())
+            here.broker.kill()
+            here.broker.start()
+            await owner.until(lambda: owner.count(Happening.RESTORED) == 1)
+            await stored(connection, "4")
+            assert await waiting <= {"1", "2", "3", "4"}
+            assert await consumers(connection) == 1
+            gone = asyncio.create_task(read(bound, 1))
+            await ask(connection, api.CONSUMER_DELETE.build(stream="S", consumer="d"))
+            with pytest.raises(ConsumerGone):
+                await gone
+            await bound.close()

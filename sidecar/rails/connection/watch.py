@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection.faults import Fault, Heal, Said
+from sidecar.rails.connection.faults import Fault, Said
 from sidecar.rails.connection.policy import State
 
 
@@ -71,8 +71,7 @@ class Watch:
             if self._metrics is not None and notice.said is None:
                 self._metrics.counter("nats_links", notice.happening.value).inc()
             if self._log is not None:
-                stopped = notice.said is not None and notice.said.fault.heal is not Heal.CALL
-                line = self._log.error if stopped else self._log.info
+                line = self._log.info if notice.said is None else self._log.error
                 line(
                     f"nats_{notice.happening.value}",
                     fault=None if notice.said is None else notice.said.fault.value,

@@ -39,7 +39,7 @@ KEYS = 5
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("work"), certificate_seconds=60)
+    cluster = Cluster(tmp_path_factory.mktemp("work"), certificate_seconds=4)
     seed(cluster.layout.store, sets=2)
     with cluster:
         yield cluster

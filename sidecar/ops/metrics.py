@@ -161,6 +161,7 @@ CATALOGUE = (
     ),
     Metric("sidecar_commit_failures", Kind.COUNTER, "Batches that failed; each fences the server."),
     Metric("sidecar_credit_stalls", Kind.COUNTER, "Times a subscription had an event and too little credit for it."),
+    Metric("sidecar_credit_stall_seconds", Kind.HISTOGRAM, "Seconds until such a stall was over.", buckets=SECONDS),
     Metric("sidecar_events_dropped", Kind.COUNTER, "Oldest events that left the retained log."),
     Metric("sidecar_events_sent", Kind.COUNTER, "COORD_EVENT frames sent."),
     Metric("sidecar_event_bytes", Kind.COUNTER, "Bytes of those frames."),
@@ -415,6 +416,10 @@ class Metrics:
     def credit_stall(self) -> None:
         """A subscription stopped for want of credit."""
         self.counter("credit_stalls").inc()
+
+    def credit_stall_over(self, seconds: float) -> None:
+        """It goes on, or was paused or closed."""
+        self.histogram("credit_stall_seconds").observe(seconds)
 
     def snapshot_page(self, records: int, nbytes: int) -> None:
         """A snapshot page was produced."""

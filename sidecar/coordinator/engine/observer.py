@@ -23,6 +23,9 @@ class Observer(Protocol):
     def credit_stall(self) -> None:
         """A subscription has an event and not the credit for it."""
 
+    def credit_stall_over(self, seconds: float) -> None:
+        """It got credit, or was paused or closed, after ``seconds``."""
+
     def snapshot_page(self, records: int, nbytes: int) -> None:
         """A page was produced; ``nbytes`` of the whole frame."""
 
@@ -70,6 +73,9 @@ class NullObserver:
         """Ignored."""
 
     def credit_stall(self) -> None:
+        """Ignored."""
+
+    def credit_stall_over(self, seconds: float) -> None:
         """Ignored."""
 
     def snapshot_page(self, records: int, nbytes: int) -> None:

@@ -73,6 +73,7 @@ class Subscription:
         "queued_bytes",
         "queued_frames",
         "stalled",
+        "stalled_since",
         "state",
         "visibility",
     )
@@ -109,6 +110,8 @@ class Subscription:
         self.queued_bytes = 0
         self.stalled = False
         """An event waits and the credit does not cover it."""
+        self.stalled_since = 0.0
+        """Monotonic second at which that began."""
         self.behind = behind
         """The request whose reply a gap must not overtake: the one that names the subscription, begins its replay or
         makes it live; 0 once that reply was taken. The id itself may serve another request then."""
@@ -160,7 +163,7 @@ class Subscription:
         self.state = state
         self.queue.release_all()
         self.credit.clear()
-        self.stalled = self.oversized = False
+        self.oversized = False
         self.missed_bytes = 0
         self.lag_frames = self.lag_bytes = self.queued_frames = self.queued_bytes = 0
         self.history_end = self.cursor
@@ -226,7 +229,9 @@ class Streams:
 
     def close(self, sub: Subscription, event: SubscriptionEvent, *, keep_slot: bool = False) -> None:
         """CLOSED; late CREDIT for it is still known as harmless (OPEN P10-b)."""
-        sub.drop(SUBSCRIPTION.after(sub.state, event))
+        state = SUBSCRIPTION.after(sub.state, event)
+        self._end_stall(sub)
+        sub.drop(state)
         del sub.conn.subscriptions[sub.id]
         sub.conn.closed_subscriptions.append(sub.id)
         if not keep_slot:
@@ -243,10 +248,16 @@ class Streams:
             sub.credit.add(frame.add_count, frame.add_bytes)
         except CreditOverflow:
             SUBSCRIPTION.after(state, SubscriptionEvent.CREDIT_ABOVE)
-        sub.stalled = False
+        self._end_stall(sub)
         self._settle(sub)
         if sub.waiting:
             conn.wake()
+
+    def _end_stall(self, sub: Subscription) -> None:
+        """It waits for credit no more: there is some, or it is paused or closed."""
+        if sub.stalled:
+            sub.stalled = False
+            self._runtime.observer.credit_stall_over(self._runtime.now.mono - sub.stalled_since)
 
     # ---- continuity ----
 
@@ -256,6 +267,7 @@ class Streams:
         if state is not sub.state:
             if event in _GAPS:
                 self.tell_gap(sub, _GAPS[event])
+            self._end_stall(sub)
             sub.drop(state)
 
     def tell_gap(self, sub: Subscription, reason: GapReason, *, last: bool = False) -> None:
@@ -398,7 +410,7 @@ class Streams:
         elif count < wanted:
             if not sub.stalled:
                 self._runtime.observer.credit_stall()
-            sub.stalled = True
+                sub.stalled, sub.stalled_since = True, self._runtime.now.mono
         elif count == fit and sent < room:
             # This peer negotiated less than the event needs; it is never split or skipped (OPEN P3-g).
             self.lose(sub, SubscriptionEvent.EVENT_TOO_LARGE)

@@ -82,6 +82,21 @@ def test_bytes_without_count_send_nothing(client: Client, maker: Client, world: 
     assert world.engine.stats().queued_frames == 2
 
 
+def test_how_long_a_stall_lasts_is_told_once_it_is_over(client: Client, maker: Client, world: World) -> None:
+    def told() -> list[object]:
+        return [call[1] for call in world.observer.calls if call[0] == "credit_stall_over"]
+
+    subscription = client.live(0, 0, 1 << 20)
+    make(maker, 3)
+    client.pull()
+    world.advance(0.25)
+    client.ask(client.credit(subscription, 1, 0))
+    assert told() == [0.25], "the next stall has begun"
+    world.advance(0.5)
+    client.detach()
+    assert told() == [0.25, 0.5], "an end ends it too"
+
+
 @pytest.mark.req("P10-11", "P10-13", "P10-14")
 def test_deliveries_are_exact_next_and_events_the_same_for_everybody(world: World, maker: Client) -> None:
     early, late, owner = world.connect(1), world.connect(3), world.connect(2)

@@ -61,6 +61,7 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     metrics.refused(ErrorCode.SCOPE_DENIED)
     metrics.gap(GapReason.GRANT_REVOKED)
     metrics.credit_stall()
+    metrics.credit_stall_over(0.02)
     metrics.snapshot_page(512, 9000)
     metrics.events_sent(3, 600)
     metrics.batch(64, 0.003)
@@ -79,6 +80,7 @@ def test_everything_the_observer_reports_is_counted(metrics: Metrics) -> None:
     assert seen['sidecar_refusals_total{code="scope_denied"}'] == 1
     assert seen['sidecar_gaps_total{reason="grant_revoked"}'] == 1
     assert seen["sidecar_credit_stalls_total"] == 1
+    assert seen['sidecar_credit_stall_seconds_bucket{le="0.02"}'] == 1
     assert seen["sidecar_snapshot_pages_total"] == 1
     assert seen["sidecar_snapshot_records_total"] == 512
     assert seen["sidecar_snapshot_page_bytes_total"] == 9000

@@ -6,6 +6,7 @@ Its END gives the pinned bytes back; its slot is given back by APPLIED, by its e
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, TypeVar
 
@@ -26,7 +27,7 @@ from sidecar.coordinator.wire.limits import LEASE_SECONDS
 L = TypeVar("L", bound="Lease")
 
 
-class Lease:
+class Lease(ABC):
     """One snapshot or replay of one connection."""
 
     KIND: ClassVar[str]
@@ -85,13 +86,13 @@ class Lease:
         self.state = LEASE.after(self.state, LeaseEvent.LAST_PAGE if carried is None else LeaseEvent.PAGE)
         return images
 
+    @abstractmethod
     def end(self, request_id: int) -> bytes:
         """The END frame."""
-        raise NotImplementedError
 
+    @abstractmethod
     def observe(self, observer: Observer, count: int, nbytes: int) -> None:
         """Tell of a page of ``count`` images in ``nbytes``."""
-        raise NotImplementedError
 
     def unpin(self) -> None:
         """Give back the pinned bytes (OPEN P9-d)."""

@@ -12,7 +12,9 @@ from prometheus_client import generate_latest
 from cext.frame import encode_frame
 from sidecar.coordinator.engine.quota import Resource
 from sidecar.coordinator.wire.enums import CommandKind, ErrorCode, FrameType, GapReason
-from sidecar.ops.metrics import CATALOGUE, PREFIX, Kind, Metrics, documentation
+from sidecar.ops.catalogue import CATALOGUE
+from sidecar.ops.metric import PREFIX, Kind
+from sidecar.ops.metrics import Metrics, documentation
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.ops.metrics import CATALOGUE
+from sidecar.ops.catalogue import CATALOGUE
 from sidecar.rails.connection.faults import Fault, Heal, PermissionViolation, Said, classify
 from sidecar.rails.connection.policy import State
 from sidecar.rails.connection.watch import Happening

@@ -1,0 +1,16 @@
+"""Every metric of the project, one file per part of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sidecar.ops.catalogue import coordinator, delivery, endpoint, messaging, nats
+from sidecar.ops.metric import Metric
+
+CATALOGUE: Final[tuple[Metric, ...]] = (
+    *coordinator.METRICS,
+    *nats.METRICS,
+    *messaging.METRICS,
+    *delivery.METRICS,
+    *endpoint.METRICS,
+)

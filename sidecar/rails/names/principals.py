@@ -34,6 +34,12 @@ TAG_ACTOR = Template(Kind.SERIAL, "JWT tag actor", "actor:<actor>", "OPEN C2-b",
 TAG_PRINCIPAL = Template(
     Kind.SERIAL, "JWT tag principal", "principal:<owner>.<actor>", "OPEN C2-b", "how a static credential names its own"
 )
+TAG_SPACE = Template(Kind.SERIAL, "JWT tag space", "space:<space>", "OPEN C2-b", "the space of a static credential")
+TAG_FORM = Template(Kind.SERIAL, "JWT tag form", "form:<form:word>", "OPEN C2-b", "how agents of that space read")
+TAG_LIFECYCLE = Template(
+    Kind.SERIAL, "JWT tag lifecycle", "lifecycle:<owner>.<actor>.<uid>", "OPEN C2-b", "which durables are its own"
+)
+TAG_ROLE = Template(Kind.SERIAL, "JWT tag role", "role:<role>", "OPEN C2-b", "one for each role of the holder")
 SUPERVISOR_ACTOR = Template(Kind.SERIAL, "supervisor actor", "manager_<instance>", "C6.1-23", "of a remote manager")
 SERVING_ACTOR = Template(
     Kind.SERIAL, "serving actor", "manager_serve_<instance>", "13.16", "of a remote manager's service endpoint"

@@ -9,7 +9,14 @@ from typing import Final
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.grants import covers
-from sidecar.rails.names.principals import Lifecycle, check_mintable
+from sidecar.rails.names.principals import (
+    TAG_FORM,
+    TAG_LIFECYCLE,
+    TAG_ROLE,
+    TAG_SPACE,
+    Lifecycle,
+    check_mintable,
+)
 from sidecar.rails.names.tokens import GRAMMARS, MODES, policy_channel
 
 
@@ -118,6 +125,17 @@ class Holder:
     def readable(self) -> tuple[str, ...]:
         """The read list: ``allow_subscribe``, or ``subscribe`` when it is not given (C9-08)."""
         return self.subscribe if self.allow_subscribe is None else self.allow_subscribe
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of its user JWT: all that a client must know of itself and cannot read from the grants."""
+        return (
+            *self.lifecycle.principal.tags,
+            TAG_SPACE.build(space=self.space),
+            TAG_FORM.build(form=self.form),
+            TAG_LIFECYCLE.build(**self.lifecycle.names),
+            *(TAG_ROLE.build(role=role) for role in self.roles),
+        )
 
 
 def within(channel: str, entry: str) -> bool:

@@ -151,13 +151,14 @@ class SpaceTrust:
     def issue(self, profile: Profile, holder: Holder, user: KeyPair, now: int, seconds: int) -> str:
         """The token of a static credential: name and tags say its principal, its rows come from the matrix (CB-119).
 
+        The tags say its space, form, lifecycle and roles too, so that a client needs nothing else to know itself.
         Raises GrantRefused or InvalidName for what may not be granted.
         """
         if holder.space != self.space or holder.connection != user.public:
             raise GrantRefused("the holder is one of this space, and its inbox is named by its key (C9-12)")
-        principal = holder.lifecycle.principal
         granted = permissions(profile, holder)
-        return self.mint(principal.dash, granted, user, now, check_life(profile, seconds), principal.tags)
+        name = holder.lifecycle.principal.dash
+        return self.mint(name, granted, user, now, check_life(profile, seconds), holder.tags)
 
     def mint(
         self, name: str, permissions: Permissions, user: KeyPair, now: int, seconds: int, tags: tuple[str, ...] = ()

@@ -118,11 +118,22 @@ def test_an_issued_credential_says_who_it_is_and_stands_the_audit(
     trust: BrokerTrust, space: SpaceTrust, profile: Profile
 ) -> None:
     key = new_user(os.urandom)
-    holder = Holder("main", Lifecycle(Principal("local", "alice"), "a" * 26), key.public, Form.COMPATIBLE, ("x",))
+    life = Lifecycle(Principal("local", "alice"), "a" * 26)
+    holder = Holder("main", life, key.public, Form.COMPATIBLE, ("x",), roles=("reviewer", "Night_Shift"))
     token = decode(space.issue(profile, holder, key, NOW, 60), "user")
     assert isinstance(token.claims, UserClaims)
     assert (token.claims.name, token.expires_at) == ("local-alice", NOW + 60)
     assert Principal.from_tags(token.claims.tags) == holder.lifecycle.principal
+    assert token.claims.tags == (
+        "owner:local",
+        "actor:alice",
+        "principal:local.alice",
+        "space:main",
+        "form:compatible",
+        f"lifecycle:local.alice.{'a' * 26}",
+        "role:reviewer",
+        "role:Night_Shift",
+    )
     assert audit(profile, holder, token.claims.permissions) == []
     operator = decode(trust.operator_token(NOW), "operator")
     assert trusted_user(token, decode(space.account_token(trust, NOW), "account"), operator)

@@ -11,6 +11,8 @@ CEXT := $(wildcard cext/*.pyx cext/*.pxd) setup.py
 ARGS ?=
 FUZZ_SECONDS ?= 120
 SOAK_SECONDS ?= 600
+# Most end-to-end tests wait for leases and processes, so more workers than cores; a file stays with one worker.
+WORKERS ?= 3
 
 .PHONY: help build run test lint fuzz soak bench annotate coverage sanitize clean
 
@@ -39,7 +41,7 @@ run: build ## start everything on loopback and walk through the main job (ARGS=-
 
 test: build ## all tests; writes build/junit.xml
 	@mkdir -p build
-	$(PY) -m pytest --junitxml build/junit.xml $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -p no:benchmark --junitxml build/junit.xml $(ARGS)
 
 lint: build ## ruff and mypy --strict
 	$(VENV)/bin/ruff check .

@@ -6,7 +6,6 @@ connection is the caller's, with the grants of the ``provisioner`` profile.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,18 +13,12 @@ from nats.aio.client import Client
 
 from sidecar.rails.names import api, streams
 from sidecar.rails.names.principals import Lifecycle
+from sidecar.rails.space.asking import BrokerRefused as BrokerRefused
+from sidecar.rails.space.asking import ask
 from sidecar.rails.space.layout import Limits, configurations, drift, durable_drift, durables
 
 _NOT_FOUND: Final = 10059
 _NO_CONSUMER: Final = 10014
-
-
-class BrokerRefused(Exception):  # noqa: N818 - what the broker said
-    """JetStream refused a request; ``code`` is its error code, the message its own description."""
-
-    def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
-        self.code = error.get("err_code")
-        super().__init__(f"{subject}: {error.get('description', 'no description')} ({self.code})")
 
 
 class WrongShape(Exception):  # noqa: N818 - a state of the broker
@@ -46,7 +39,7 @@ async def provision(client: Client, space: str, limits: Limits | None = None, *,
     for name, wanted in configurations(space, limits or Limits()).items():
         found = await _info(client, name, seconds)
         if found is None:
-            await _ask(client, api.STREAM_CREATE.build(stream=name), wanted, seconds)
+            await ask(client, api.STREAM_CREATE.build(stream=name), wanted, seconds=seconds)
             made.append(name)
             found = await _info(client, name, seconds) or {}
         if differences := drift(space, name, found):
@@ -64,7 +57,7 @@ async def activate(
     What is there stays, with the frontier that was taken first: an activation may be repeated after a crash. The DM
     frontier is read before anything is made (C8-30). Raises WrongShape, BrokerRefused, nats.errors.TimeoutError.
     """
-    dm = await _ask(client, api.STREAM_INFO.build(stream=streams.DM.stream(space)), None, seconds)
+    dm = await ask(client, api.STREAM_INFO.build(stream=streams.DM.stream(space)), seconds=seconds)
     frontier = int(dm["state"]["last_seq"])
     made, faults = [], {}
     for name, wanted in durables(space, lifecycle, roles, frontier).items():
@@ -72,7 +65,7 @@ async def activate(
         found = await _durable_info(client, stream, name, seconds)
         if found is None:
             subject = api.CONSUMER_CREATE_FILTERED.build(stream=stream, consumer=name, filter=config["filter_subject"])
-            await _ask(client, subject, {**wanted, "action": "create"}, seconds)
+            await ask(client, subject, {**wanted, "action": "create"}, seconds=seconds)
             made.append(name)
             found = await _durable_info(client, stream, name, seconds) or {}
         if differences := durable_drift(config, found):
@@ -103,23 +96,10 @@ async def _durable_info(client: Client, stream: str, name: str, seconds: float) 
 
 async def _config(client: Client, subject: str, absent: int, seconds: float) -> dict[str, Any] | None:
     try:
-        answer = await _ask(client, subject, None, seconds)
+        answer = await ask(client, subject, seconds=seconds)
     except BrokerRefused as error:
         if error.code == absent:
             return None
         raise
     config = answer.get("config")
     return config if isinstance(config, dict) else {}
-
-
-async def _ask(client: Client, subject: str, body: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
-    reply = await client.request(subject, b"" if body is None else json.dumps(body).encode(), timeout=seconds)
-    try:
-        answer = json.loads(reply.data)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise BrokerRefused(subject, {"description": "the answer is not JSON"})
-    if isinstance(error := answer.get("error"), dict):
-        raise BrokerRefused(subject, error)
-    return answer

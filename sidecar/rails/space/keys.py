@@ -1,0 +1,73 @@
+"""Single keys of a space's buckets: read at the leader, write by compare-and-set. The connection is the caller's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nats.aio.client import Client
+
+from sidecar.rails.names import api, headers
+from sidecar.rails.space.asking import SECONDS, BrokerRefused, ask
+
+_NO_MESSAGE: Final = 10037
+_WRONG_LAST: Final = 10071
+_OPERATION: Final = headers.KV_OPERATION.encode()
+_ENDED: Final = (b"DEL", b"PURGE")
+
+
+class Changed(Exception):  # noqa: N818 - what happened
+    """Somebody else wrote the key since it was read; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What stands at a key: ``value`` None for one that was deleted, whose ``revision`` the next write still names."""
+
+    value: bytes | None
+    revision: int
+
+
+async def read_key(client: Client, stream: str, subject: str, *, seconds: float = SECONDS) -> Kept:
+    """The key as the stream's leader has it; revision 0 and no value for one that was never written.
+
+    Raises BrokerRefused, nats.errors.Error.
+    """
+    request = api.MESSAGE_GET.build(stream=stream)
+    try:
+        answer = await ask(client, request, {"last_by_subj": subject}, seconds=seconds)
+    except BrokerRefused as error:
+        if error.code == _NO_MESSAGE:
+            return Kept(None, 0)
+        raise
+    message: Any = answer.get("message")
+    try:
+        told = base64.b64decode(message.get("hdrs", ""))
+        value = base64.b64decode(message.get("data", ""))
+        revision = int(message["seq"])
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
+        raise BrokerRefused(request, {"description": "the answer holds no message"}) from None
+    return Kept(None if _deleted(told) else value, revision)
+
+
+def _deleted(told: bytes) -> bool:
+    """Whether the headers are those of a delete marker."""
+    lines = (line.partition(b":") for line in told.split(b"\r\n"))
+    return any(name.strip() == _OPERATION and what.strip() in _ENDED for name, _, what in lines)
+
+
+async def write_key(client: Client, subject: str, value: bytes, revision: int, *, seconds: float = SECONDS) -> int:
+    """Write the key if ``revision`` is still its last one (0: it was never written); the new revision.
+
+    Raises Changed, BrokerRefused, nats.errors.Error. After a timeout it may have been written: read it again.
+    """
+    expected = {headers.EXPECTED_LAST_SEQUENCE: str(revision)}
+    try:
+        answer = await ask(client, subject, value, headers=expected, seconds=seconds)
+    except BrokerRefused as error:
+        if error.code == _WRONG_LAST:
+            raise Changed(subject) from None
+        raise
+    return int(answer["seq"])

@@ -30,8 +30,11 @@ def test_the_copy_of_another_consumer_is_not_taken_apart(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", ["", "1.2.3.4", "1.2.3.4.5.6", "1.2.3.4.x", "1.2.3.4.-5", "01.2.3.4.5", ">.2.3.4.5", "1.2.3.4." + "9" * 20, 7,
-             "1.2.3.4.5\n", "\uff11.2.3.4.5"],
+    "tail",
+    [
+        "", "1.2.3.4", "1.2.3.4.5.6", "1.2.3.4.x", "1.2.3.4.-5", "01.2.3.4.5", ">.2.3.4.5", "1.2.3.4." + "9" * 20, 7,
+        "1.2.3.4.5\n", "\uff11.2.3.4.5",
+    ],
 )  # fmt: skip
 def test_nothing_but_five_numbers_gets_into_an_ack_subject(tail: object) -> None:
     with pytest.raises(InvalidName):
@@ -42,4 +45,4 @@ def test_nothing_but_five_numbers_gets_into_an_ack_subject(tail: object) -> None
 
 def test_a_stored_frame_shows_by_its_reply() -> None:
     assert is_ack(SUBJECT)
-    assert not is_ack("_INBOX_x.s.1") and not is_ack("$JS.FC.x") and not is_ack("")
+    assert not any(map(is_ack, ("_INBOX_x.s.1", "$JS.FC.x", "")))

@@ -12,6 +12,7 @@ from sidecar.rails.connection.faults import (
     Said,
     Stopped,
 )
+from sidecar.rails.connection.logins import OpenLogin
 from sidecar.rails.connection.policy import Policy, State
 from sidecar.rails.connection.subscription import Subscription, SubscriptionClosed
 from sidecar.rails.connection.watch import Happening, Notice, Watch
@@ -26,6 +27,7 @@ __all__ = [
     "NoResponders",
     "NotConnected",
     "Notice",
+    "OpenLogin",
     "PermissionViolation",
     "Policy",
     "Said",

@@ -34,6 +34,7 @@ from sidecar.rails.connection.faults import (
     Stopped,
 )
 from sidecar.rails.connection.link import Endpoint, Link, LinkFault
+from sidecar.rails.connection.logins import OpenLogin
 from sidecar.rails.connection.policy import Again, Event, Policy, Recovery, State, after
 from sidecar.rails.connection.subscription import MAX_BYTES, MAX_MESSAGES, Mux, Subscription, SubscriptionClosed
 from sidecar.rails.connection.watch import Happening, Notice, Watch
@@ -41,7 +42,7 @@ from sidecar.rails.names import headers as names
 from sidecar.rails.names import inboxes
 
 DEFAULT_POLICY: Final = Policy()
-Minter = Callable[[], Awaitable[Credentials]]
+Minter = Callable[[], Awaitable[Credentials | OpenLogin]]
 
 
 class Connection:
@@ -323,9 +324,9 @@ class Connection:
 
     async def _login(self) -> None:
         """A link with every subscription on it is the one to use. Raises LinkFault."""
-        self.inbox = inboxes.INBOX.build(connection=self._wallet.creds.key.public)
+        self.inbox = inboxes.INBOX.build(connection=self._wallet.login.connection)
         endpoint = Endpoint(self._urls, self.inbox, self._tls)
-        link = await Link.make(endpoint, self._wallet.creds, self._policy, self._reported)
+        link = await Link.make(endpoint, self._wallet.login, self._policy, self._reported)
         self._links.add(link)
         try:
             async with self._placing:

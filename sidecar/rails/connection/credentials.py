@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.base.secret import Secret
 from sidecar.rails.connection.faults import CredentialsRefused, Fault, Said
 from sidecar.rails.connection.link import LinkFault
+from sidecar.rails.connection.logins import CredsLogin, Login, OpenLogin
 from sidecar.rails.connection.policy import Policy
-from sidecar.rails.space.creds import Creds, InvalidCreds, parse_creds
+from sidecar.rails.space.creds import InvalidCreds, parse_creds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +23,32 @@ class Credentials:
     expires_at: float
 
 
-class Wallet:
-    """Credentials of one user key."""
+_FOREVER: Final = 253_402_300_799.0
+"""The last second of the year 9999: what an open login ends at."""
 
-    def __init__(self, minter: Callable[[], Awaitable[Credentials]], within: float) -> None:
+
+class Wallet:
+    """Credentials of one user key, or an open login."""
+
+    def __init__(self, minter: Callable[[], Awaitable[Credentials | OpenLogin]], within: float) -> None:
         self._minter = minter
         self._within = within
-        self._creds: Creds | None = None
+        self._login: Login | None = None
         self._expires_at = 0.0
         self._renew_at: float | None = None
 
     @property
-    def creds(self) -> Creds:
+    def login(self) -> Login:
         """What the next login proves itself with."""
-        assert self._creds is not None
-        return self._creds
+        assert self._login is not None
+        return self._login
 
     async def refill(self) -> None:
         """Ask the minter. Raises LinkFault, also for what the callback raises: it cannot stop the connection."""
         try:
             async with asyncio.timeout(self._within):
                 minted = await self._minter()
-            creds = parse_creds(minted.text)
+            login, expires_at = _read(minted)
         except CredentialsRefused as error:
             raise LinkFault(Said(Fault.CREDENTIALS_REFUSED, str(error) or "there are no more credentials")) from None
         except InvalidCreds as error:
@@ -50,9 +56,9 @@ class Wallet:
         except Exception as error:
             # Whatever it says may hold a secret: its type is enough.
             raise LinkFault(Said(Fault.CREDENTIALS, f"the minter failed: {type(error).__name__}")) from None
-        if self._creds is not None and creds.key.public != self._creds.key.public:
+        if self._login is not None and login.connection != self._login.connection:
             raise LinkFault(Said(Fault.CREDENTIALS_REFUSED, "the credentials are of another user key"))
-        self._creds, self._expires_at, self._renew_at = creds, minted.expires_at, None
+        self._login, self._expires_at, self._renew_at = login, expires_at, None
 
     def renew_in(self, now: float, policy: Policy) -> float:
         """Seconds until they have to be replaced, counted from the Unix time ``now``."""
@@ -67,3 +73,10 @@ class Wallet:
     def due(self, now: float, policy: Policy) -> bool:
         """Whether a login should not be tried with them any more."""
         return self.renew_in(now, policy) == 0.0
+
+
+def _read(minted: Credentials | OpenLogin) -> tuple[Login, float]:
+    """The login and its end. Raises InvalidCreds."""
+    if isinstance(minted, OpenLogin):
+        return minted, _FOREVER
+    return CredsLogin(parse_creds(minted.text)), minted.expires_at

@@ -45,6 +45,7 @@ class Fault(StrEnum):
     LOST = "lost"
     UNREACHABLE = "unreachable"
     OLD_BROKER = "old_broker"
+    PLAINTEXT = "plaintext"
     PROTOCOL = "protocol"
     UNKNOWN = "unknown"
 
@@ -67,6 +68,7 @@ _HEALS: Final = {
     Fault.CREDENTIALS: Heal.FRESH,
     Fault.CREDENTIALS_REFUSED: Heal.STOP,
     Fault.OLD_BROKER: Heal.STOP,
+    Fault.PLAINTEXT: Heal.STOP,
 }
 
 # Sentences of nats-server in lower case, as they begin.

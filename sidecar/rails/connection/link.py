@@ -7,7 +7,6 @@ exactly as long as one socket; what outlives it (subscriptions, calls, credentia
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -20,24 +19,30 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
 from sidecar.rails.connection.faults import ConnectionFault, Fault, Heal, NotConnected, Said, classify
+from sidecar.rails.connection.logins import Login
 from sidecar.rails.connection.policy import Policy
-from sidecar.rails.space.creds import Creds
 
 FLOOR: Final = (2, 12)
 """The oldest nats-server with message schedules (C13.12-01)."""
 _EASY: Final = 1 << 20
 """Bytes waiting for the socket. With fewer nats-py takes a publish without waiting; its bound is twice that."""
+_TLS_SCHEME: Final = "tls:"
 _NEVER: Final = 10**9
 """Seconds: the client's own pings are off, the link has its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a connection goes, and under which inbox (C10-08)."""
+    """Where a connection goes, and under which inbox (C10-08). With ``tls``, never without TLS (C10-06)."""
 
     urls: Sequence[str]
     inbox: str
     tls: ssl.SSLContext | None = None
+
+    @property
+    def needs_tls(self) -> bool:
+        """Whether a broker that does not speak TLS is refused."""
+        return self.tls is not None or any(url.startswith(_TLS_SCHEME) for url in self.urls)
 
 
 T = TypeVar("T")
@@ -55,10 +60,23 @@ class _OldBroker(nats.errors.Error):
     """Raised inside the login, before anything secret is sent."""
 
 
+class _Plaintext(nats.errors.Error):
+    """Raised on the greeting of a broker, before anything is sent."""
+
+
 class _Client(Client):
     """The client, telling each error of the broker as it comes: a closed socket may overtake it in ``last_error``."""
 
     said: Callable[[str], None]
+    needs_tls = False
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # The library goes on in plaintext when a broker says that TLS is not required, whatever it was told itself.
+        if self.needs_tls and initial_connection:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise _Plaintext("the broker does not offer TLS, which this connection needs")
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
 
     async def _process_err(self, err_msg: str) -> None:
         self.said(err_msg)
@@ -81,15 +99,16 @@ class Link:
         self._pinger: asyncio.Task[None] | None = None
 
     @classmethod
-    async def make(cls, endpoint: Endpoint, creds: Creds, policy: Policy, report: Callable[[Said], None]) -> Link:
+    async def make(cls, endpoint: Endpoint, login: Login, policy: Policy, report: Callable[[Said], None]) -> Link:
         """Log in. Raises LinkFault."""
         link = cls(policy, report)
         try:
             async with asyncio.timeout(policy.connect_within):
-                await link._login(endpoint, creds)
-        except _OldBroker as error:
+                await link._login(endpoint, login)
+        except (_OldBroker, _Plaintext) as error:
             await link.close()
-            raise LinkFault(Said(Fault.OLD_BROKER, str(error))) from None
+            fault = Fault.OLD_BROKER if isinstance(error, _OldBroker) else Fault.PLAINTEXT
+            raise LinkFault(Said(fault, str(error))) from None
         except (OSError, nats.errors.Error, TimeoutError) as error:
             await link.close()
             raise LinkFault(link._unmade(error)) from None
@@ -99,16 +118,12 @@ class Link:
         link._pinger = asyncio.create_task(link._ping())
         return link
 
-    async def _login(self, endpoint: Endpoint, creds: Creds) -> None:
-        def sign(nonce: str) -> bytes:
-            # The broker's INFO is known here and nothing was sent yet (C13.12-02).
-            self._check_version()
-            return base64.b64encode(creds.key.sign(nonce.encode()))
-
+    async def _login(self, endpoint: Endpoint, login: Login) -> None:
+        self._client.needs_tls = endpoint.needs_tls
         await self._client.connect(
             list(endpoint.urls),
-            signature_cb=sign,
-            user_jwt_cb=creds.token_text.reveal,
+            # The broker's INFO is known at the check and nothing was sent yet (C13.12-02).
+            **login.options(self._check_version),
             error_cb=self._failed,
             closed_cb=self._closed,
             allow_reconnect=False,

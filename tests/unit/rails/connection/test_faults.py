@@ -60,7 +60,9 @@ def test_what_heals_by_fresh_credentials_and_what_by_nothing() -> None:
     assert {fault for fault in Fault if fault.heal is Heal.FRESH} == {
         Fault.EXPIRED, Fault.REVOKED, Fault.AUTHORIZATION, Fault.ACCOUNT, Fault.CREDENTIALS,
     }  # fmt: skip
-    assert {fault for fault in Fault if fault.heal is Heal.STOP} == {Fault.OLD_BROKER, Fault.CREDENTIALS_REFUSED}
+    assert {fault for fault in Fault if fault.heal is Heal.STOP} == {
+        Fault.OLD_BROKER, Fault.PLAINTEXT, Fault.CREDENTIALS_REFUSED,
+    }  # fmt: skip
     assert Fault.UNKNOWN.heal is Heal.AGAIN
 
 

@@ -126,3 +126,23 @@ async def test_a_bound_durable_goes_on_and_is_never_made(tmp_path: Path) -> None
             with pytest.raises(ConsumerGone):
                 await gone
             await bound.close()
+
+
+async def test_a_stored_message_that_is_dressed_as_a_status_is_a_message(tmp_path: Path) -> None:
+    """Else its author would hold an ack slot of the durable for ever, and have every watch begin anew for ever."""
+    async with room(tmp_path) as here:
+        owner, connection = await prepared(here)
+        async with connection:
+            config = {"durable_name": "d", "name": "d", "ack_policy": "explicit"}
+            body = {"stream_name": "S", "config": config}
+            await ask(connection, api.CONSUMER_CREATE_NAMED.build(stream="S", consumer="d"), body)
+            for status in ("100", "409", "503"):
+                await connection.request("js.a", b"", headers={"Status": status})
+            await stored(connection, "1")
+            bound = BoundConsumer(connection, "S", "d", heartbeat=0.4)
+            assert await read(bound, 4) == ["", "", "", "1"]
+            watch = OrderedWatch(connection, "S", "js.>", lambda n: f"oc_x_{n}", deliver="all", heartbeat=0.4)
+            assert await read(watch, 4) == ["", "", "", "1"]
+            assert owner.faults() == []
+            await bound.close()
+            await watch.close()

@@ -75,6 +75,9 @@ class Connection:
         self._was_up = False
         self._kept = 0
         self._change = asyncio.Condition()
+        self.interruptions = 0
+        """How often the link was lost or could not be made; equal counts with a link at both times: the same link, or
+        one that took over without a gap."""
         self._ending: ConnectionFault | None = None
         self._fresh = True
         self._again = Again(0.0, True)
@@ -180,6 +183,20 @@ class Connection:
         subscription = Subscription(subject, queue, self._remove, self._slow, max_messages, max_bytes)
         await self._place(subscription)
         return subscription
+
+    @property
+    def linked(self) -> bool:
+        """Whether there is a link at this moment."""
+        return self._link is not None and not self._link.ended.done()
+
+    async def restored(self, since: int) -> int:
+        """The count of interruptions, when there is a link and the count is not ``since``. Raises Stopped."""
+        async with self._change:
+            while self.interruptions == since or not self.linked:
+                if self._ending is not None:
+                    raise self._ending
+                await self._change.wait()
+            return self.interruptions
 
     def new_inbox(self) -> str:
         """A subject below the connection's own inbox that was not given out before."""
@@ -395,6 +412,7 @@ class Connection:
 
     async def _down(self, said: Said) -> None:
         """The link ended or there is none: what now?"""
+        self.interruptions += 1
         for subscription in self._subscriptions:
             subscription.interruptions += 1
         self._watch.fault(said)

@@ -20,6 +20,7 @@ from sidecar.rails.connection.faults import ConnectionFault, Fault, NoResponders
 from sidecar.rails.connection.ordered import Ordered
 from sidecar.rails.connection.subscription import Subscription
 from sidecar.rails.names import api, headers
+from sidecar.rails.names.acks import is_ack
 
 HEARTBEAT: Final = 1.0
 _SILENCE: Final = 2.5
@@ -34,6 +35,14 @@ class ConsumerGone(Exception):  # noqa: N818 - a state
 
 class ConsumerRefused(Exception):  # noqa: N818 - what the broker said
     """The broker does not create the consumer."""
+
+
+def _status(message: Msg) -> str | None:
+    """What the broker says of the consumer itself; None for a stored message, whatever headers its author gave it."""
+    if message.data or is_ack(message.reply):
+        return None
+    status: str | None = (message.headers or {}).get(headers.STATUS)
+    return status
 
 
 class _Reader:
@@ -93,7 +102,7 @@ class BoundConsumer(_Reader):
             if message is None:
                 self._asked = 0
                 continue
-            status = (message.headers or {}).get(headers.STATUS) if not message.data else None
+            status = _status(message)
             if status is None:
                 self._asked = max(0, self._asked - 1)
                 return message
@@ -157,14 +166,14 @@ class OrderedWatch(_Reader):
             message = await self._hear(subscription, self._filter)
             if message is None or not await self._in_order(message):
                 await self._leave()
-            elif message.headers is None or headers.STATUS not in message.headers:
+            elif _status(message) is None:
                 return message
 
     async def _in_order(self, message: Msg) -> bool:
-        known = message.headers or {}
-        if message.data or known.get(headers.STATUS) is None:
+        if _status(message) is None:
             sequence = message.metadata.sequence
             return self._ordered.take(sequence.stream, sequence.consumer)
+        known = message.headers or {}
         for reply in (message.reply, known.get(Header.CONSUMER_STALLED)):
             if reply:  # flow control: the broker waits for a word
                 with contextlib.suppress(NotConnected):

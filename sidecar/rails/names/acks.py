@@ -1,7 +1,7 @@
 """The ack subject of one delivery: what it tells of the copy, and how it is built again from its numbers.
 
 A consumer gives every copy a reply subject: the ack subject of the consumer, and below it a tail of five numbers: how
-often the copy was delivered, its stream sequence, the consumer's own count, when it was stored, and how many are pending
+often it was delivered, its stream sequence, the consumer's own count, when it was stored, and how many are pending
 behind it. A reader keeps the tail alone. An ack is always built from the reader's own consumer, so that nobody settles
 the copy of another.
 """

@@ -25,6 +25,11 @@ class Call:
         self.answer: asyncio.Future[Any] = loop.create_future()
         self.left: asyncio.Future[None] = loop.create_future()
 
+    def take(self, answer: Any) -> None:
+        """The answer, if none came before."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
     def fail(self, error: Exception) -> None:
         """Give the call this outcome, if it has none."""
         if not self.answer.done():

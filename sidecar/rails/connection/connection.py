@@ -147,19 +147,41 @@ class Connection:
         async with asyncio.timeout(seconds):
             mux = await self._replies()
             async with self._calls.under_way(subject) as call:
-                self._serial += 1
-                inbox = f"{mux.subject.removesuffix('*')}{self._serial}"
-                mux.waiting[inbox] = call.answer
-                try:
+                with mux.replies(self._number(), call.take, call) as inbox:
                     with self._now().used() as link:
                         await link.publish(subject, data, inbox, headers)
                     message: Msg = await call.answer
-                finally:
-                    del mux.waiting[inbox]
+        self._check_responders(subject, message)
+        return message
+
+    async def request_until(
+        self, subject: str, data: bytes, last: Callable[[Msg], bool], *, at_most: int, seconds: float = 5.0
+    ) -> list[Msg]:
+        """All replies up to the first one that is ``last``, which is the last of the list; more than ``at_most`` are a
+        ConnectionFault. Raises what :meth:`request` raises; TimeoutError also when only some replies came."""
+        found: list[Msg] = []
+        async with asyncio.timeout(seconds):
+            mux = await self._replies()
+            async with self._calls.under_way(subject) as call:
+
+                def take(message: Msg) -> None:
+                    found.append(message)
+                    if last(message):
+                        call.take(message)
+                    elif len(found) >= at_most:
+                        call.fail(ConnectionFault(Fault.PROTOCOL, f"more than {at_most} replies"))
+
+                with mux.replies(self._number(), take, call) as inbox:
+                    with self._now().used() as link:
+                        await link.publish(subject, data, inbox, None)
+                    await call.answer
+        self._check_responders(subject, found[-1])
+        return found
+
+    def _check_responders(self, subject: str, message: Msg) -> None:
         if not message.data and (message.headers or {}).get(names.STATUS) == names.NO_RESPONDERS:
             self._watch.fault(Said(Fault.NO_RESPONDERS, subject=subject))
             raise NoResponders(subject)
-        return message
 
     async def _replies(self) -> Mux:
         """The subscription for replies, made by the first request."""
@@ -200,8 +222,15 @@ class Connection:
 
     def new_inbox(self) -> str:
         """A subject below the connection's own inbox that was not given out before."""
+        return f"{self.inbox}.s.{self._number()}"
+
+    def _number(self) -> int:
         self._serial += 1
-        return f"{self.inbox}.s.{self._serial}"
+        return self._serial
+
+    def store_refused(self, kind: str) -> None:
+        """Count a message that a stream did not take."""
+        self._watch.store_refused(kind)
 
     def report(self, said: Said) -> None:
         """Count, log and notice a fault that a reader above this connection found."""

@@ -156,6 +156,8 @@ class OrderedWatch(_Reader):
         self._name = name
         self._deliver = deliver
         self._ordered = Ordered()
+        self.caught_up = asyncio.Event()
+        """Set when everything that was stored at the begin has been handed out."""
         self._serial = 0
         self._consumer = ""
 
@@ -167,6 +169,8 @@ class OrderedWatch(_Reader):
             if message is None or not await self._in_order(message):
                 await self._leave()
             elif _status(message) is None:
+                if message.metadata.num_pending == 0:
+                    self.caught_up.set()
                 return message
 
     async def _in_order(self, message: Msg) -> bool:
@@ -214,6 +218,8 @@ class OrderedWatch(_Reader):
             await subscription.close()
             self._subscription = None
             raise ConsumerRefused(f"{self._consumer} on {self._stream}: {answer['error'].get('description', '')}")
+        if not answer.get("num_pending"):
+            self.caught_up.set()
         if self._deliver == "new" and not last:
             # What comes between this consumer and the next one is not to be missed.
             self._ordered.last = int(answer["delivered"]["stream_seq"])

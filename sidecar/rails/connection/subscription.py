@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 from nats.aio.msg import Msg
 
+from sidecar.rails.connection.calls import Call
 from sidecar.rails.connection.link import Link
 from sidecar.rails.connection.overlap import Overlap
 
@@ -118,16 +120,26 @@ class Mux(Subscription):
 
     def __init__(self, subject: str, remove: Callable[[Subscription], Awaitable[None]]) -> None:
         super().__init__(subject, "", remove, lambda *_: None, 1, 0)
-        self.waiting: dict[str, asyncio.Future[Msg]] = {}
+        self._root = subject.removesuffix("*")
+        self._waiting: dict[str, tuple[Callable[[Msg], None], Call]] = {}
+
+    @contextlib.contextmanager
+    def replies(self, serial: int, take: Callable[[Msg], None], call: Call) -> Iterator[str]:
+        """The reply subject of a call for the time of the block; each reply goes to ``take``."""
+        inbox = f"{self._root}{serial}"
+        self._waiting[inbox] = (take, call)
+        try:
+            yield inbox
+        finally:
+            del self._waiting[inbox]
 
     def _put(self, message: Msg) -> None:
-        answer = self.waiting.get(message.subject)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+        waiting = self._waiting.get(message.subject)
+        if waiting is not None:
+            waiting[0](message)
 
     def fail(self, error: Exception) -> None:
         """The broker refuses the inbox, or the connection has ended: no reply can come."""
         super().fail(error)
-        for answer in self.waiting.values():
-            if not answer.done():
-                answer.set_exception(error)
+        for _, call in self._waiting.values():
+            call.fail(error)

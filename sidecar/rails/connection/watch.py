@@ -65,6 +65,11 @@ class Watch:
         if self._metrics is not None:
             self._metrics.counter("nats_messages_dropped").inc()
 
+    def store_refused(self, kind: str) -> None:
+        """A stream did not take a message."""
+        if self._metrics is not None:
+            self._metrics.counter("nats_stores_refused", kind).inc()
+
     def notice(self, notice: Notice) -> None:
         """Tell the owner."""
         if notice.happening is not Happening.FAULT:

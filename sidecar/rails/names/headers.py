@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
+from typing import Final
 
+from sidecar.rails.names.limits import MAX_MESSAGE_ID
 from sidecar.rails.names.principals import Lifecycle
+
+_HEADER_ID: Final = re.compile(rf"[!-~]{{1,{MAX_MESSAGE_ID}}}")
 
 MESSAGE_ID = "Nats-Msg-Id"
 """Equals ``CotalMessage.id``; absent on a backstop publish of an empty id and on every endpoint submission (C8-59)."""
@@ -20,6 +26,10 @@ SCHEDULE = "Nats-Schedule"
 SCHEDULE_TARGET = "Nats-Schedule-Target"
 SCHEDULER = "Nats-Scheduler"
 KV_OPERATION = "KV-Operation"
+KV_DELETE, KV_PURGE = "DEL", "PURGE"
+KV_MARKERS = frozenset((KV_DELETE, KV_PURGE))
+MARKER_REASON = "Nats-Marker-Reason"
+"""On a marker that the broker itself puts where a value has aged out."""
 STATUS = "Status"
 NO_RESPONDERS = "503"
 
@@ -28,6 +38,12 @@ TRANSFER_CHUNK = "Cotal-Chunk"
 DELIVERY_LIMIT = "Cotal-Delivery-Limit"
 """DLV count in force when a copy was written: a whole number, or ``none`` (C8-54)."""
 DELIVERY_LIMIT_NONE = "none"
+COPY_SUBJECT = "Cotal-Subject"
+"""On a backstop copy: the subject that the post was published on."""
+COPY_SEQUENCE = "Cotal-Sequence"
+"""On a backstop copy: the post's CHAT sequence."""
+COPY_WHY = "Cotal-Why"
+"""On a backstop copy: ``channel`` for a member of the channel, ``mention`` for a mentioned peer."""
 
 ANYCAST_NOTICE = "cotalAnycastNotice"
 """Key of the data part that tells a sender about its anycast request."""
@@ -64,5 +80,10 @@ def carries_provenance(names: Iterable[str]) -> bool:
 
 def copy_id(message_id: str, member: Lifecycle) -> str | None:
     """Message id of one member's backstop copy: what every covering membership of one post shares, so that the
-    duplicate window keeps one (C8-50). None for an empty id, whose copies carry none (C8-59)."""
-    return f"{message_id}:{member.principal.dot}:{member.uid}" if message_id else None
+    duplicate window keeps one (C8-50). None for an empty id, whose copies carry none (C8-59). An id that no header can
+    hold as it is, or that is longer than one that we publish, is named by its digest."""
+    if not message_id:
+        return None
+    if _HEADER_ID.fullmatch(message_id) is None:
+        message_id = f"=sha256={hashlib.sha256(message_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"{message_id}:{member.principal.dot}:{member.uid}"

@@ -1,0 +1,1 @@
+"""The endpoint rails (C13): envelopes, contracts, calls and serving."""

@@ -1,0 +1,244 @@
+"""What a command takes and gives, as data: shapes, class and digests (13.7), and the commands of the delivery endpoint.
+
+Both sides take a contract from here: the caller pins its digests and checks what it sends, the server refuses other
+digests and checks what comes and what its handlers give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.base.strictjson import JsonValue, canonical
+from sidecar.rails.endpoint.shapes import (
+    BOOLEAN,
+    TRUE,
+    VOID,
+    array,
+    by_word,
+    closed,
+    mapping,
+    nullable,
+    text,
+    texts,
+    whole,
+)
+from sidecar.rails.envelopes.shapes import Shape, constant, matching, words
+from sidecar.rails.names.limits import MAX_CHANNEL, MAX_DISPLAY_NAME, MAX_KEY, MAX_SUBJECT
+from sidecar.rails.names.tokens import GRAMMARS
+
+DESCRIBE: Final = "describe"
+RESERVED: Final = frozenset({DESCRIBE, "cancel"})
+"""Command names that no contract declares for itself (C13.2-08)."""
+EPHEMERAL: Final = "ephemeral"
+JOURNAL: Final = "journal"
+CLASSES: Final = (EPHEMERAL, JOURNAL)
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def digest(value: JsonValue) -> str:
+    """The artifact digest of one JSON document: SHA-256 of its RFC 8785 form (C13.7-27, -30)."""
+    return f"sha256:{hashlib.sha256(canonical(value)).hexdigest()}"
+
+
+def closure_digest(schema: Mapping[str, JsonValue]) -> str:
+    """What a request pins for a schema that refers to nothing: the digest of its manifest (C13.7-28, -29)."""
+    return digest({"v": 1, "root": digest(schema), "members": []})
+
+
+def document(shape: Shape) -> dict[str, JsonValue]:
+    """The schema artifact of a shape. That of nothing is exactly ``{"type":"null"}`` (C13.7-26)."""
+    return dict(shape.schema) if shape is VOID else {"$schema": _DIALECT, **shape.schema}
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One command. ``waits`` marks one that may wait for something to come, and is counted apart from working ones.
+
+    ``modes`` are the authorization modes of a targeted command, empty for an untargeted one (C13.2-20).
+    """
+
+    command: str
+    input: Shape
+    output: Shape
+    contract_class: str = EPHEMERAL
+    modes: tuple[str, ...] = ()
+    action: bool = False
+    waits: bool = False
+    input_digest: str = field(init=False)
+    output_digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        GRAMMARS["command"].check(self.command)
+        if self.command in RESERVED:
+            raise ValueError(f"{self.command} is a reserved command name")
+        object.__setattr__(self, "input_digest", closure_digest(document(self.input)))
+        object.__setattr__(self, "output_digest", closure_digest(document(self.output)))
+
+
+Contracts = Mapping[str, Contract]
+
+# ---- the delivery endpoint ----
+
+MAX_BATCH: Final = 64
+"""Frames in one answer to ``fetch``."""
+MAX_WAIT_MS: Final = 25_000
+"""Longest wait of ``fetch`` for a first frame."""
+MAX_SETTLED: Final = 256
+MAX_HISTORY: Final = 256
+MAX_MEMBERSHIPS: Final = 4_096
+MAX_PAGE: Final = 512
+"""Entries in one page of the registry or roster; a page may end earlier, to fit into a message."""
+MAX_DELAY_MS: Final = 600_000
+_MAX_DATA: Final = 4 * (1 << 20) // 3 + 4
+"""Characters of a payload in base64."""
+
+_CHANNEL = text(MAX_CHANNEL, 1)
+_SEQUENCE = whole()
+_REF = closed({"id": text(129, 3), "name": text(MAX_DISPLAY_NAME)})
+_SOURCE = words("dm", "backstop", "role")
+_ROLE = text(64, 1)
+_KEY = text(MAX_KEY, 1)
+_TOKEN = matching(r"^[0-9.]{1,128}$", "is no ack token")
+
+FRAME: Final = closed(
+    {
+        "subject": text(MAX_SUBJECT, 1),
+        "data": matching(r"^[A-Za-z0-9+/]*={0,2}$", "is no base64"),
+        "headers": texts(64, 8_192),
+        "sequence": _SEQUENCE,
+        "delivered": _SEQUENCE,
+        "pending": _SEQUENCE,
+        "timeMs": _SEQUENCE,
+    },
+    {"token": _TOKEN, "omitted": whole(1)},
+)
+"""A stored message, read for a member. ``data`` is base64; ``omitted`` is the size in bytes of a payload that does not
+fit into an answer: then ``data`` is empty, and the frame can still be settled."""
+
+_FRAMES = array(FRAME, MAX_BATCH)
+_MEMBERSHIP = closed({"channel": _CHANNEL, "generation": _SEQUENCE, "activated": BOOLEAN})
+_MEMBER_ROW = closed(
+    {"channel": _CHANNEL, "generation": _SEQUENCE},
+    {
+        "activated": BOOLEAN,
+        "state": words("live-confirmed", "durable-active"),
+        "joinCursor": _SEQUENCE,
+        "leaveCursor": _SEQUENCE,
+    },
+)
+_REQUEST = closed({"seq": whole(1)}, {"id": text(1_024)})
+_ANYCAST = by_word(
+    "state",
+    {
+        "waiting": closed({"state": constant("waiting"), "seq": whole(1), "role": _ROLE}),
+        "taken": closed(
+            {"state": constant("taken"), "seq": whole(1), "role": _ROLE, "taker": _REF, "at": _SEQUENCE},
+            {"previous": _REF},
+        ),
+        "cancelled": closed(
+            {
+                "state": constant("cancelled"),
+                "seq": whole(1),
+                "role": _ROLE,
+                "removal": words("pending", "deleted", "already-gone"),
+            }
+        ),
+        "unknown": closed({"state": constant("unknown"), "seq": whole(1)}),
+    },
+)
+"""What became of a request for a role (C8.1-36)."""
+
+
+def contracts(*listed: Contract) -> Contracts:
+    """Contracts by their command."""
+    return {one.command: one for one in listed}
+
+
+DELIVERY: Final = contracts(
+    Contract(
+        "durable-join",
+        closed({"channel": _CHANNEL, "joinCursor": _SEQUENCE}),
+        closed({"durable": BOOLEAN}, {"reason": text(256), "generation": _SEQUENCE}),
+    ),
+    Contract(
+        "durable-leave",
+        closed({"channel": _CHANNEL, "generation": _SEQUENCE}),
+        closed({"channel": _CHANNEL}, {"alreadyLeft": BOOLEAN}),
+    ),
+    Contract("list-memberships", VOID, closed({"memberships": array(_MEMBERSHIP, MAX_MEMBERSHIPS)})),
+    Contract(
+        "lifecycle-memberships",
+        closed({"lifecycle": text(194, 1)}),
+        closed({"memberships": array(_MEMBER_ROW, MAX_MEMBERSHIPS)}),
+    ),
+    Contract("anycast-status", _REQUEST, _ANYCAST),
+    Contract("anycast-cancel", _REQUEST, _ANYCAST),
+    Contract("anycast-takes", VOID, closed({"takes": TRUE})),
+    Contract(
+        "fetch",
+        closed(
+            {"source": _SOURCE, "batch": whole(1, MAX_BATCH), "waitMs": whole(0, MAX_WAIT_MS)},
+            {"role": _ROLE},
+        ),
+        closed({"frames": _FRAMES}),
+        waits=True,
+    ),
+    Contract(
+        "settle",
+        closed(
+            {
+                "source": _SOURCE,
+                "items": array(
+                    closed(
+                        {"token": _TOKEN, "how": words("ack", "nak", "term", "renew")},
+                        {"delayMs": whole(0, MAX_DELAY_MS)},
+                    ),
+                    MAX_SETTLED,
+                    1,
+                ),
+            },
+            {"role": _ROLE},
+        ),
+        closed({"settled": array(BOOLEAN, MAX_SETTLED, 1)}),
+    ),
+    Contract(
+        "read-history",
+        closed(
+            {"channel": _CHANNEL, "limit": whole(0, MAX_HISTORY)},
+            {"after": _SEQUENCE, "upTo": _SEQUENCE, "sinceMs": _SEQUENCE},
+        ),
+        closed({"frames": array(FRAME, MAX_HISTORY), "frontier": _SEQUENCE, "complete": BOOLEAN}),
+    ),
+    Contract(
+        "read-registry",
+        closed({}, {"after": _KEY}),
+        closed(
+            {
+                "defaults": nullable(mapping(64)),
+                "channels": array(closed({"channel": _CHANNEL, "config": mapping(64)}), MAX_PAGE),
+            },
+            {"next": _KEY},
+        ),
+    ),
+    Contract(
+        "read-roster",
+        closed({}, {"after": _KEY}),
+        closed(
+            {
+                "entries": array(
+                    closed({"key": _KEY, "value": text(_MAX_DATA), "revision": _SEQUENCE, "timeMs": _SEQUENCE}),
+                    MAX_PAGE,
+                )
+            },
+            {"next": _KEY},
+        ),
+    ),
+    Contract("task-epoch", VOID, closed({"epoch": text(64, 1)})),
+)
+"""The commands of the delivery endpoint (OPEN C7-a, C8.1-34, C9-47)."""
+DELIVERY_ENDPOINT: Final = "delivery"
+KNOWN: Final[Mapping[str, Contracts]] = {DELIVERY_ENDPOINT: DELIVERY}
+"""Contracts that are compiled in, by endpoint name."""

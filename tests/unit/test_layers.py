@@ -65,6 +65,7 @@ CORES = [
     "sidecar/rails/space/layout.py",
     "sidecar/rails/space/matrix.py",
     "sidecar/rails/space/nkeys.py",
+    "sidecar/rails/messaging/held.py",
     "sidecar/rails/names",
     "sidecar/witness/protocol.py",
     "sidecar/witness/state.py",

@@ -1,0 +1,102 @@
+"""One stored message as a reader gets it, in either form of a space, and its spelling in the answers of commands."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from nats.aio.msg import Msg
+
+from sidecar.base.strictjson import JsonValue
+from sidecar.rails.names import InvalidName
+from sidecar.rails.names.acks import parse_tail, tail_of
+
+_MILLION: Final = 1_000_000
+
+
+class Frame(NamedTuple):
+    """A copy of a stored message.
+
+    ``subject`` is the one that it was stored on, ``sequence`` its place in the stream, ``delivered`` how often this
+    consumer delivered it (1 first), ``pending`` how many come behind it, ``time_ms`` when it was stored. ``token``
+    settles the copy: the tail of its ack subject; empty for copies that are not settled.
+    """
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    delivered: int
+    pending: int
+    time_ms: int
+    token: str = ""
+
+
+class BadFrame(ValueError):  # noqa: N818 - a state of the value
+    """What came is no frame; the message says which member, never what is in it."""
+
+
+def frame_of(message: Msg, stream: str, consumer: str) -> Frame:
+    """The frame of a delivery of this consumer. InvalidName for the delivery of any other."""
+    tail = tail_of(message.reply, stream, consumer)
+    return Frame(
+        message.subject,
+        message.data,
+        message.headers or {},
+        tail.sequence,
+        tail.delivered,
+        tail.pending,
+        tail.time_ns // _MILLION,
+        tail.text,
+    )
+
+
+def frame_value(frame: Frame) -> dict[str, JsonValue]:
+    """A frame as an answer holds it: bytes in base64, no token for a copy that is not settled."""
+    value: dict[str, JsonValue] = {
+        "subject": frame.subject,
+        "data": base64.b64encode(frame.data).decode("ascii"),
+        "headers": dict(frame.headers),
+        "sequence": frame.sequence,
+        "delivered": frame.delivered,
+        "pending": frame.pending,
+        "timeMs": frame.time_ms,
+    }
+    if frame.token:
+        value["token"] = frame.token
+    return value
+
+
+def read_frame(value: JsonValue) -> Frame:
+    """A frame from an answer. BadFrame for any other shape, also for a token that is no tail of an ack subject."""
+    if type(value) is not dict:
+        raise BadFrame("it is no object")
+    subject, text, named = value.get("subject"), value.get("data"), value.get("headers")
+    token = value.get("token", "")
+    if not isinstance(subject, str) or not isinstance(text, str) or not isinstance(token, str):
+        raise BadFrame("subject, data or token is no text")
+    if type(named) is not dict:
+        raise BadFrame("headers is no object")
+    headers = {name: one for name, one in named.items() if isinstance(one, str)}
+    if len(headers) != len(named):
+        raise BadFrame("a header is no text")
+    try:
+        data = base64.b64decode(text, validate=True)
+        if token:
+            parse_tail(token)
+    except (binascii.Error, InvalidName, ValueError):
+        raise BadFrame("data is no base64, or token is none") from None
+    sequence, delivered, pending, time_ms = (_count(value, name) for name in _COUNTS)
+    return Frame(subject, data, headers, sequence, delivered, pending, time_ms, token)
+
+
+_COUNTS: Final = ("sequence", "delivered", "pending", "timeMs")
+
+
+def _count(value: dict[str, JsonValue], name: str) -> int:
+    found = value.get(name)
+    if type(found) is not int or found < 0:
+        raise BadFrame(f"{name} is no count")
+    return found

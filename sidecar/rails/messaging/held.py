@@ -2,7 +2,7 @@
 
 A copy is acked only after it was shown or handled, and is settled once. What has to do with the broker's ack wait (put
 back, renew) is not sent when more than one ack wait may have passed since the copy came or was last renewed: an ack
-names the stream sequence and not one delivery, so that a late word would be about a copy that another reader has by now.
+names the stream sequence and not one delivery, so that a late word would be about the copy of another reader.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ def test_a_frame_goes_through_an_answer_unchanged(frame: Frame) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"subject": 1}, {"subject": ...}, {"data": "§"}, {"data": "YQ"}, {"data": 1}, {"headers": []},
-        {"headers": {"a": 1}}, {"sequence": -1}, {"sequence": 1.0}, {"delivered": True}, {"pending": "1"}, {"timeMs": None}, {"timeMs": ...},
-        {"token": 1}, {"token": ">"}, {"token": "1.2.3.4"},
+        {"subject": 1}, {"subject": ...}, {"data": "§"}, {"data": "YQ"}, {"data": 1}, {"headers": []}, {"timeMs": None},
+        {"headers": {"a": 1}}, {"sequence": -1}, {"sequence": 1.0}, {"delivered": True}, {"pending": "1"},
+        {"timeMs": ...}, {"token": 1}, {"token": ">"}, {"token": "1.2.3.4"},
     ],
 )  # fmt: skip
 def test_what_is_no_frame_is_refused(change: dict[str, Any]) -> None:

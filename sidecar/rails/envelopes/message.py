@@ -19,10 +19,10 @@ from sidecar.rails.envelopes.errors import EnvelopeError, TooLarge
 from sidecar.rails.envelopes.schema import EXTENSION, MESSAGE, PARTS_BY_KIND, RECEIVED_MESSAGE
 from sidecar.rails.names import InvalidName, Principal
 from sidecar.rails.names.headers import MESSAGE_ID
-from sidecar.rails.names.limits import MAX_DISPLAY_NAME
+from sidecar.rails.names.limits import MAX_DISPLAY_NAME, MAX_MESSAGE_ID
 from sidecar.rails.names.tokens import GRAMMARS
 
-MAX_ID: Final = 256
+MAX_ID: Final = MAX_MESSAGE_ID
 """Characters of a message id that we publish: it is a header value too (C5-02). Received ids have no bound."""
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
 

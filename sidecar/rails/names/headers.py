@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from sidecar.rails.names.limits import MAX_MESSAGE_ID
+from sidecar.rails.names import limits
 from sidecar.rails.names.principals import Lifecycle
 
-_HEADER_ID: Final = re.compile(rf"[!-~]{{1,{MAX_MESSAGE_ID}}}")
+_HEADER_ID: Final = re.compile(rf"[!-~]{{1,{limits.MAX_MESSAGE_ID}}}")
 
 MESSAGE_ID = "Nats-Msg-Id"
 """Equals ``CotalMessage.id``; absent on a backstop publish of an empty id and on every endpoint submission (C8-59)."""

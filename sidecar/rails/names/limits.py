@@ -20,6 +20,11 @@ MAX_NAME = 255
 """A stream or consumer name, the server's own bound."""
 MAX_KEY = MAX_CHANNEL + 256
 MAX_SAFE_INTEGER = 2**53 - 1
+MAX_MESSAGE_ID = 256
+"""Characters of a message id that we publish: it is a header value too (C5-02). Received ids have no bound."""
+COPY_HEADROOM = 6 * 1_024
+"""Bytes that the headers of a backstop copy may take. Where a payload leaves the broker's ``max_payload`` less room than
+that, a copy may not fit, and the member gets none."""
 
 HEARTBEAT_MS = 2_000
 LIVENESS_WINDOW_MS = 6_000

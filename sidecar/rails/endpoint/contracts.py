@@ -237,6 +237,7 @@ DELIVERY: Final = contracts(
         ),
     ),
     Contract("task-epoch", VOID, closed({"epoch": text(64, 1)})),
+    Contract("lease-holder", VOID, closed({}, {"holder": text(129, 3)})),
 )
 """The commands of the delivery endpoint (OPEN C7-a, C8.1-34, C9-47)."""
 DELIVERY_ENDPOINT: Final = "delivery"

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,13 +23,14 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
 from sidecar.base.clock import Now, system_now
-from sidecar.rails.connection.calls import Calls
+from sidecar.rails.connection.calls import Call, Calls
 from sidecar.rails.connection.credentials import Credentials, Wallet
 from sidecar.rails.connection.faults import (
     ConnectionFault,
     Fault,
     NoResponders,
     NotConnected,
+    NotSent,
     PermissionViolation,
     Said,
     Stopped,
@@ -42,6 +44,8 @@ from sidecar.rails.names import headers as names
 from sidecar.rails.names import inboxes
 
 DEFAULT_POLICY: Final = Policy()
+MAX_PAYLOAD: Final = 1 << 20
+"""Bytes; what an untouched broker says."""
 Minter = Callable[[], Awaitable[Credentials | OpenLogin]]
 
 
@@ -70,6 +74,7 @@ class Connection:
         self._placing = asyncio.Lock()
         self._mux: Mux | None = None
         self._serial = 0
+        self._max_payload = MAX_PAYLOAD
         self._link: Link | None = None
         self._links: set[Link] = set()
         self._was_up = False
@@ -121,6 +126,11 @@ class Connection:
 
     # ---- calls ----
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes that the broker takes in one message, headers included, as it said at the last login."""
+        return self._max_payload
+
     async def publish(
         self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
@@ -140,17 +150,46 @@ class Connection:
         with link.used():
             await link.publish(subject, data, reply, None)
 
+    @contextlib.asynccontextmanager
+    async def exchange(
+        self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[asyncio.Future[Any]]:
+        """Publish, and keep the call open for the block: for callers that read the replies themselves.
+
+        The future fails with PermissionViolation, NotConnected or Stopped when the broker refuses the message or the
+        link ends; whoever reads the reply gives it its result. Raises NotSent when there is no link for it,
+        NotConnected when it may have been sent, ConnectionFault for a message that is too large.
+        """
+        try:
+            await self._bounded(self._ready())
+        except ConnectionFault as error:
+            raise NotSent(error.fault, str(error)) from None
+        async with self._calls.under_way(subject) as call:
+            with self._now().used() as link:
+                await link.publish(subject, data, reply, headers)
+                yield call.answer
+
     async def request(
         self, subject: str, data: bytes = b"", *, seconds: float = 5.0, headers: Mapping[str, str] | None = None
     ) -> Msg:
         """The first reply. Raises PermissionViolation, NoResponders, NotConnected, Stopped, TimeoutError."""
-        async with asyncio.timeout(seconds):
-            mux = await self._replies()
-            async with self._calls.under_way(subject) as call:
-                with mux.replies(self._number(), call.take, call) as inbox:
-                    with self._now().used() as link:
-                        await link.publish(subject, data, inbox, headers)
-                    message: Msg = await call.answer
+        mux, link = self._mux, self._link
+        call = None
+        # Where everything stands ready, as under load, nothing needs to be waited for but the answer.
+        if mux is not None and mux.ready and link is not None and link.easy:
+            call = self._calls.begin(subject)
+        if call is None or mux is None or link is None:
+            message = await self._ask(subject, data, headers, Call.take, seconds)
+        else:
+            inbox = mux.expect(self._number(), call.take, call)
+            timer = call.answer.get_loop().call_later(seconds, call.fail, TimeoutError())
+            try:
+                await link.publish(subject, data, inbox, headers)
+                message = await call.answer
+            finally:
+                timer.cancel()
+                mux.forget(inbox)
+                self._calls.end(call)
         self._check_responders(subject, message)
         return message
 
@@ -160,23 +199,37 @@ class Connection:
         """All replies up to the first one that is ``last``, which is the last of the list; more than ``at_most`` are a
         ConnectionFault. Raises what :meth:`request` raises; TimeoutError also when only some replies came."""
         found: list[Msg] = []
+
+        def take(call: Call, message: Msg) -> None:
+            found.append(message)
+            if last(message):
+                call.take(message)
+            elif len(found) >= at_most:
+                call.fail(ConnectionFault(Fault.PROTOCOL, f"more than {at_most} replies"))
+
+        self._check_responders(subject, await self._ask(subject, data, None, take, seconds))
+        return found
+
+    async def _ask(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Mapping[str, str] | None,
+        take: Callable[[Call, Msg], None],
+        seconds: float,
+    ) -> Msg:
+        """What ``take`` makes of the replies the answer of the call."""
         async with asyncio.timeout(seconds):
             mux = await self._replies()
             async with self._calls.under_way(subject) as call:
-
-                def take(message: Msg) -> None:
-                    found.append(message)
-                    if last(message):
-                        call.take(message)
-                    elif len(found) >= at_most:
-                        call.fail(ConnectionFault(Fault.PROTOCOL, f"more than {at_most} replies"))
-
-                with mux.replies(self._number(), take, call) as inbox:
+                inbox = mux.expect(self._number(), functools.partial(take, call), call)
+                try:
                     with self._now().used() as link:
-                        await link.publish(subject, data, inbox, None)
-                    await call.answer
-        self._check_responders(subject, found[-1])
-        return found
+                        await link.publish(subject, data, inbox, headers)
+                    message: Msg = await call.answer
+                finally:
+                    mux.forget(inbox)
+        return message
 
     def _check_responders(self, subject: str, message: Msg) -> None:
         if not message.data and (message.headers or {}).get(names.STATUS) == names.NO_RESPONDERS:
@@ -258,6 +311,7 @@ class Connection:
 
         placed = await link.subscribe(subscription.subject, subscription.queue, take)
         self._subscriptions.setdefault(subscription, {})[link] = placed
+        subscription.placements += 1
 
     async def _remove(self, subscription: Subscription) -> None:
         for link, placed in self._subscriptions.pop(subscription, {}).items():
@@ -285,6 +339,7 @@ class Connection:
             await link.settle()
             for one in batch.values():
                 one.settled = True
+                one.nudge()
         for one in [one for one in self._subscriptions if one.error is not None]:
             await self._remove(one)
 
@@ -380,7 +435,7 @@ class Connection:
                     for subscription in self._subscriptions:
                         subscription.merge(link)
                 await self._restore(link)
-                self._link = link
+                self._link, self._max_payload = link, link.max_payload
         except ConnectionFault as error:
             said = link.ended.result() if link.ended.done() else Said(error.fault)
             await self._forget(link)

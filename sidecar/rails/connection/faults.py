@@ -160,6 +160,10 @@ class NotConnected(ConnectionFault):
     """The link is down. What was under way may have had its effect."""
 
 
+class NotSent(ConnectionFault):
+    """There is no link, and there was none: nothing of the call was sent."""
+
+
 class Stopped(ConnectionFault):
     """The connection has ended for good; ``fault`` says why."""
 

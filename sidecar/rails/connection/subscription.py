@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from nats.aio.msg import Msg
@@ -43,6 +42,8 @@ class Subscription:
         self.queue = queue
         self.dropped = 0
         self.interruptions = 0
+        self.placements = 0
+        """How many links it was placed on so far."""
         self.settled = False
         self.error: Exception | None = None
         self._remove = remove
@@ -91,15 +92,29 @@ class Subscription:
 
     async def next(self) -> Msg:
         """The next message."""
-        while not self._messages:
+        while (message := self.poll()) is None:
+            await self.stirred()
+        return message
+
+    def poll(self) -> Msg | None:
+        """The next message, if one is there; raises what ended the subscription when there is none."""
+        if not self._messages:
             if self.error is not None:
                 raise self.error
             self._wake.clear()
-            await self._wake.wait()
+            return None
         message = self._messages.popleft()
         self._bytes -= len(message.data)
         self._full = False
         return message
+
+    async def stirred(self) -> None:
+        """Return when something happened since the last ``poll`` that gave nothing: a message, the end, a nudge."""
+        await self._wake.wait()
+
+    def nudge(self) -> None:
+        """Wake the reader, which has something else to look at."""
+        self._wake.set()
 
     async def __aiter__(self) -> AsyncIterator[Msg]:
         """Messages until the owner closes; other endings raise."""
@@ -123,15 +138,20 @@ class Mux(Subscription):
         self._root = subject.removesuffix("*")
         self._waiting: dict[str, tuple[Callable[[Msg], None], Call]] = {}
 
-    @contextlib.contextmanager
-    def replies(self, serial: int, take: Callable[[Msg], None], call: Call) -> Iterator[str]:
-        """The reply subject of a call for the time of the block; each reply goes to ``take``."""
+    @property
+    def ready(self) -> bool:
+        """Whether the broker has taken it on the link that there is."""
+        return self.settled and self.error is None
+
+    def expect(self, serial: int, take: Callable[[Msg], None], call: Call) -> str:
+        """The reply subject of a call until :meth:`forget`; each reply goes to ``take``."""
         inbox = f"{self._root}{serial}"
         self._waiting[inbox] = (take, call)
-        try:
-            yield inbox
-        finally:
-            del self._waiting[inbox]
+        return inbox
+
+    def forget(self, inbox: str) -> None:
+        """Whatever comes now is of no interest."""
+        del self._waiting[inbox]
 
     def _put(self, message: Msg) -> None:
         waiting = self._waiting.get(message.subject)

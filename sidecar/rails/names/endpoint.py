@@ -49,11 +49,22 @@ def _reply(issued: bool) -> Template:
     return Template(Kind.SUBJECT, name, text, "C13.2-45", "derived from the request, never asked for", MAX_RAIL_SUBJECT)
 
 
+def _sentinel(issued: bool) -> Template:
+    root, generation = _RAILS[issued]
+    text = f"{root}reply._nr._nr._nr.{_CALLER}{generation}.<nonce>"
+    name = "issued no responders" if issued else "no responders"
+    return Template(
+        Kind.SUBJECT, name, text, "C13.3-49", "reply-to of a request; the broker alone answers there", MAX_RAIL_SUBJECT
+    )
+
+
 REQUESTS = {
     (route, mode, issued): _request(route, mode, issued) for issued in _RAILS for route in _HEADS for mode in _TARGETS
 }
 """(routing mode, authorization mode or UNTARGETED, issued caller) -> template."""
 REPLIES = {issued: _reply(issued) for issued in _RAILS}
+SENTINELS = {issued: _sentinel(issued) for issued in _RAILS}
+"""Where the broker says that nobody serves a request; ``_nr`` is no endpoint token, so no serve grant reaches it."""
 SUBMISSIONS = {
     mode: Template(
         Kind.SUBJECT,
@@ -67,7 +78,7 @@ SUBMISSIONS = {
 }
 ENDPOINT_RAIL = Template(Kind.SUBJECT, "endpoint rail", "cotal.<space>.ep", "13.2", "everything below, for audits")
 
-TEMPLATES = (ENDPOINT_RAIL, *REQUESTS.values(), *REPLIES.values(), *SUBMISSIONS.values())
+TEMPLATES = (ENDPOINT_RAIL, *REQUESTS.values(), *REPLIES.values(), *SENTINELS.values(), *SUBMISSIONS.values())
 
 
 @dataclass(frozen=True, slots=True)

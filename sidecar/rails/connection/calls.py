@@ -20,10 +20,10 @@ class Call:
     __slots__ = ("answer", "left", "subject")
 
     def __init__(self, subject: str) -> None:
-        loop = asyncio.get_running_loop()
         self.subject = subject
-        self.answer: asyncio.Future[Any] = loop.create_future()
-        self.left: asyncio.Future[None] = loop.create_future()
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.left: asyncio.Future[None] | None = None
+        """Who waits for the end of the call makes it."""
 
     def take(self, answer: Any) -> None:
         """The answer, if none came before."""
@@ -37,33 +37,49 @@ class Call:
 
 
 class Calls:
-    """The calls of one connection by their subject in lower case."""
+    """The calls of one connection by their subject in lower case, in the order of their begin."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, list[Call]] = {}
+        self._calls: dict[str, dict[Call, None]] = {}
 
     @contextlib.asynccontextmanager
     async def under_way(self, subject: str) -> AsyncIterator[Call]:
         """A call for the time of the block."""
-        key = subject.lower()
-        while (others := self._calls.get(key)) and others[0].subject != subject:
-            await asyncio.wait([other.left for other in others])
-        call = Call(subject)
-        self._calls.setdefault(key, []).append(call)
+        while (call := self.begin(subject)) is None:
+            others = self._calls[subject.lower()]
+            for other in others:
+                if other.left is None:
+                    other.left = other.answer.get_loop().create_future()
+            await asyncio.wait([other.left for other in others if other.left is not None])
         try:
             yield call
         finally:
-            calls = self._calls[key]
-            calls.remove(call)
-            if not calls:
-                del self._calls[key]
+            self.end(call)
+
+    def begin(self, subject: str) -> Call | None:
+        """A call until :meth:`end`; None while one to another spelling of the subject is on its way."""
+        calls = self._calls.setdefault(subject.lower(), {})
+        if calls and next(iter(calls)).subject != subject:
+            return None
+        call = Call(subject)
+        calls[call] = None
+        return call
+
+    def end(self, call: Call) -> None:
+        """The call is over, whatever came of it."""
+        key = call.subject.lower()
+        calls = self._calls[key]
+        del calls[call]
+        if not calls:
+            del self._calls[key]
+        if call.left is not None:
             call.left.set_result(None)
-            if call.answer.done() and not call.answer.cancelled():
-                call.answer.exception()  # told to the caller or of no interest to anybody
+        if call.answer.done() and not call.answer.cancelled():
+            call.answer.exception()  # told to the caller or of no interest to anybody
 
     def denied(self, key: str) -> bool:
         """The broker refused a publish to this subject; False when no call is about it."""
-        calls = self._calls.get(key, [])
+        calls = self._calls.get(key, {})
         for call in calls:
             call.fail(PermissionViolation(Fault.PUBLISH_DENIED, call.subject))
         return bool(calls)

@@ -201,6 +201,16 @@ class Link:
             if not task.done():
                 task.cancel()
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of one message, headers included, as the broker said."""
+        return self._client.max_payload
+
+    @property
+    def easy(self) -> bool:
+        """Whether the link is up and takes a publish without waiting for the socket."""
+        return not self.ended.done() and self._client.pending_data_size < _EASY
+
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Hand one message to the socket. Raises NotConnected, ConnectionFault for a payload that is too large."""
         work = self._client.publish(subject, data, reply=reply, headers=None if headers is None else dict(headers))

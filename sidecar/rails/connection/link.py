@@ -284,6 +284,8 @@ class Link:
         if transport:
             # The client does not close the socket of a login that was refused.
             transport.close()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(self._policy.ping_within):
-                    await transport.wait_closed()
+            # Behind a TLS handshake that failed it raises CancelledError, although nobody cancels this task.
+            closing = asyncio.ensure_future(transport.wait_closed())
+            closing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await asyncio.wait((closing,), timeout=self._policy.ping_within)
+            closing.cancel()

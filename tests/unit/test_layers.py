@@ -56,6 +56,7 @@ CORES = [
     "sidecar/rails/connection/ordered.py",
     "sidecar/rails/connection/overlap.py",
     "sidecar/rails/connection/policy.py",
+    "sidecar/rails/messaging/joinlink.py",
     "sidecar/rails/messaging/identity.py",
     "sidecar/rails/space/audit.py",
     "sidecar/rails/space/claims.py",

@@ -144,11 +144,15 @@ class Connection:
             if call.answer.done():
                 call.answer.result()
 
-    async def send(self, subject: str, data: bytes = b"", *, reply: str = "") -> None:
-        """Publish without waiting for the broker: acks and answers to it. A refusal is only counted and noticed."""
-        link = await self._bounded(self._ready())
-        with link.used():
-            await link.publish(subject, data, reply, None)
+    async def send(
+        self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish without waiting for the broker: acks, answers to it, and what it acknowledges elsewhere. A refusal is
+        only counted and noticed. Raises NotConnected, Stopped, ConnectionFault for a message that is too large."""
+        if not self.linked:
+            await self._bounded(self._ready())
+        with self._now().used() as link:
+            await link.publish(subject, data, reply, headers)
 
     @contextlib.asynccontextmanager
     async def exchange(

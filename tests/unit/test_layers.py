@@ -67,6 +67,7 @@ CORES = [
     "sidecar/rails/space/matrix.py",
     "sidecar/rails/space/nkeys.py",
     "sidecar/rails/messaging/held.py",
+    "sidecar/rails/messaging/pacing.py",
     "sidecar/rails/names",
     "sidecar/witness/protocol.py",
     "sidecar/witness/state.py",

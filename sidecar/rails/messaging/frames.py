@@ -21,7 +21,8 @@ class Frame(NamedTuple):
 
     ``subject`` is the one that it was stored on, ``sequence`` its place in the stream, ``delivered`` how often this
     consumer delivered it (1 first), ``pending`` how many come behind it, ``time_ms`` when it was stored. ``token``
-    settles the copy: the tail of its ack subject; empty for copies that are not settled.
+    settles the copy: the tail of its ack subject; empty for copies that are not settled. ``omitted`` is the size in
+    bytes of a payload that did not fit into an answer: then ``data`` is empty, and the copy can only be settled.
     """
 
     subject: str
@@ -32,6 +33,7 @@ class Frame(NamedTuple):
     pending: int
     time_ms: int
     token: str = ""
+    omitted: int = 0
 
 
 class BadFrame(ValueError):  # noqa: N818 - a state of the value
@@ -66,6 +68,8 @@ def frame_value(frame: Frame) -> dict[str, JsonValue]:
     }
     if frame.token:
         value["token"] = frame.token
+    if frame.omitted:
+        value["omitted"] = frame.omitted
     return value
 
 
@@ -89,7 +93,8 @@ def read_frame(value: JsonValue) -> Frame:
     except (binascii.Error, InvalidName, ValueError):
         raise BadFrame("data is no base64, or token is none") from None
     sequence, delivered, pending, time_ms = (_count(value, name) for name in _COUNTS)
-    return Frame(subject, data, headers, sequence, delivered, pending, time_ms, token)
+    omitted = _count(value, "omitted") if "omitted" in value else 0
+    return Frame(subject, data, headers, sequence, delivered, pending, time_ms, token, omitted)
 
 
 _COUNTS: Final = ("sequence", "delivered", "pending", "timeMs")

@@ -111,8 +111,8 @@ class Held:
         if step is None:
             raise NotShown("a copy is acked when it was shown or handled, not before")
         self.state, word = step
-        if word in _TIMED and not self.fresh(now):
-            return None
-        if word is Word.RENEW:
-            self._since = now
-        return word
+        return None if word in _TIMED and not self.fresh(now) else word
+
+    def renewed(self, said: Now) -> None:
+        """A renewal that was said at this time got through."""
+        self._since = said

@@ -24,7 +24,7 @@ def test_a_delivery_says_where_its_message_was_stored() -> None:
         frame_of(message, "DM_main", "dm_y")
 
 
-@pytest.mark.parametrize("frame", [FRAME, FRAME._replace(token="", headers={}, data=b"")])
+@pytest.mark.parametrize("frame", [FRAME, FRAME._replace(token="", headers={}, data=b""), FRAME._replace(omitted=9)])
 def test_a_frame_goes_through_an_answer_unchanged(frame: Frame) -> None:
     value = frame_value(frame)
     assert read_frame(value) == frame
@@ -36,7 +36,7 @@ def test_a_frame_goes_through_an_answer_unchanged(frame: Frame) -> None:
     [
         {"subject": 1}, {"subject": ...}, {"data": "§"}, {"data": "YQ"}, {"data": 1}, {"headers": []}, {"timeMs": None},
         {"headers": {"a": 1}}, {"sequence": -1}, {"sequence": 1.0}, {"delivered": True}, {"pending": "1"},
-        {"timeMs": ...}, {"token": 1}, {"token": ">"}, {"token": "1.2.3.4"},
+        {"timeMs": ...}, {"omitted": "1"}, {"token": 1}, {"token": ">"}, {"token": "1.2.3.4"},
     ],
 )  # fmt: skip
 def test_what_is_no_frame_is_refused(change: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ SECONDS = 20.0
 _LINE = 4 * 1024 * 1024
 
 
-class JsFailed(Exception):
+class JsFailed(Exception):  # noqa: N818 - what happened
     """The peer's client raised; the text is its error."""
 
 
@@ -55,7 +55,9 @@ class JsPeer:
         await self._end()
 
     async def _end(self) -> None:
-        assert self._process is not None and self._process.stdin is not None and self._reading is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._reading is not None
         self._process.stdin.close()
         try:
             async with asyncio.timeout(SECONDS):
@@ -81,7 +83,8 @@ class JsPeer:
 
     async def do(self, action: str, **arguments: Any) -> Any:
         """One command and its answer. Raises JsFailed, TimeoutError."""
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": action, **arguments}).encode() + b"\n")
         async with asyncio.timeout(SECONDS):
             await self._process.stdin.drain()

@@ -57,6 +57,7 @@ CORES = [
     "sidecar/rails/connection/overlap.py",
     "sidecar/rails/connection/policy.py",
     "sidecar/rails/messaging/joinlink.py",
+    "sidecar/rails/messaging/slots.py",
     "sidecar/rails/messaging/identity.py",
     "sidecar/rails/space/audit.py",
     "sidecar/rails/space/claims.py",

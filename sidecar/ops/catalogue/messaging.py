@@ -86,14 +86,14 @@ METRICS: Final[tuple[Metric, ...]] = (
         (one_of("kind", "anycast", "eviction"),),
     ),
     Metric(
-        "sidecar_reader_steps",
+        "sidecar_history_steps",
         Kind.COUNTER,
         "Steps of history reads of observers and admins, and what went on beside them: a name that somebody else has, "
         "a delete whose outcome is not known, a frame of another consumer.",
         (one_of("outcome", "read", "failed", "refused", "no_name", "name_taken", "delete_unclear", "foreign_frame"),),
     ),
     Metric(
-        "sidecar_reader_frames_refused",
+        "sidecar_tap_frames_refused",
         Kind.COUNTER,
         "Frames that a tap does not show.",
         (

@@ -23,6 +23,8 @@ class Source(StrEnum):
 
     LIVE = "live"
     """A core subscription: what is published this moment."""
+    TAP = "tap"
+    """A core subscription of an observer or admin, to deliveries of every kind."""
     DURABLE = "durable"
     """A consumer that acks: direct messages, anycast, the backstop."""
     HISTORY = "history"
@@ -41,6 +43,7 @@ class Action(StrEnum):
 
 ACTIONS: Final = {
     Source.LIVE: Action.DROP,
+    Source.TAP: Action.DROP,
     Source.DURABLE: Action.TERMINATE,
     Source.HISTORY: Action.SKIP,
     Source.DIRECT: Action.SKIP,
@@ -146,9 +149,11 @@ def is_redirected(delivery: Delivery, source: Source, header_names: Iterable[str
     """Whether a frame is one that a reader asked the broker to deliver to a subject of its own choice.
 
     A Direct Get marks its answer with headers, also when a stream stored that answer again. A consumer marks its
-    deliveries with an ack subject to reply to. Live, only posts are read; everything else has a consumer of its own.
+    deliveries with an ack subject to reply to. Live, members read posts alone; everything else has a consumer.
     """
-    if source is Source.LIVE and (delivery.kind != _LIVE_KIND or reply.startswith(_ACK_PREFIX)):
+    if source is Source.LIVE and delivery.kind != _LIVE_KIND:
+        return True
+    if source in (Source.LIVE, Source.TAP) and reply.startswith(_ACK_PREFIX):
         return True
     return source is not Source.DIRECT and carries_provenance(header_names)
 

@@ -77,6 +77,7 @@ def test_what_comes_from_history_says_so(source: Source) -> None:
     ("source", "action"),
     [
         (Source.LIVE, Action.DROP),
+        (Source.TAP, Action.DROP),
         (Source.DURABLE, Action.TERMINATE),
         (Source.HISTORY, Action.SKIP),
         (Source.DIRECT, Action.SKIP),

@@ -16,14 +16,17 @@ from sidecar.rails.names.template import Template
 from sidecar.rails.names.tokens import TAIL, WILDCARD
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.holder import Form, Holder, Profile
-from sidecar.rails.space.matrix import Direction, rows_of
+from sidecar.rails.space.matrix import rows_of
+from sidecar.rails.space.rows import Direction
 
-UNTRUSTED: Final = (Profile.AGENT, Profile.OBSERVER, Profile.ADMIN)
+AGENTS: Final = (Profile.AGENT, Profile.DM_READER)
+UNTRUSTED: Final = (*AGENTS, Profile.OBSERVER, Profile.ADMIN, Profile.OPERATOR)
 
 _CREATES: Final = (api.CONSUMER_CREATE, api.CONSUMER_CREATE_NAMED, api.DURABLE_CREATE)
 _READS: Final = (*_CREATES, api.CONSUMER_NEXT, api.MESSAGE_GET, api.DIRECT_GET, api.DIRECT_GET_LAST)
 """Requests whose answer holds stored bytes, or makes the broker send them (C9-47)."""
-_DESTROYS: Final = (api.STREAM_DELETE, api.STREAM_PURGE)
+_MAKERS: Final = {Profile.PROVISIONER: (), Profile.CHANNEL_WRITER: (api.STREAM_UPDATE,)}
+"""Profiles that may make streams, and what of it they may not."""
 _CONTROL: Final = (
     *streams.CONTROL,
     buckets.RECORDS,
@@ -88,14 +91,16 @@ def _holes(subscribe: Access) -> Iterator[str]:
 
 def _reads(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:
     """Requests that a profile never holds, whatever the matrix says."""
-    rules = [("destroys streams (C13.9-042)", _patterns(_DESTROYS))]
-    if profile is not Profile.PROVISIONER:
-        rules.append(("makes or changes streams (C13.12-08)", _patterns((api.STREAM_CREATE, api.STREAM_UPDATE))))
+    rules = [("destroys streams (C13.9-042)", _patterns((api.STREAM_DELETE,)))]
+    if profile is not Profile.PURGER:
+        rules.append(("destroys streams (C13.9-042)", _patterns((api.STREAM_PURGE,))))
+    barred = _MAKERS.get(profile, (api.STREAM_CREATE, api.STREAM_UPDATE))
+    rules.append(("makes or changes streams (C13.12-08)", _patterns(barred)))
     if profile in UNTRUSTED:
         control = [one for stream in _CONTROL for one in _patterns(_READS, stream.stream(holder.space))]
         rules.append(("reads the control surface (C13.9-040)", control))
         rules.append(("deletes messages (C13.9-042)", _patterns((api.MESSAGE_DELETE,))))
-    if profile is Profile.AGENT and holder.form is Form.MEDIATED:
+    if profile in AGENTS and holder.form is Form.MEDIATED:
         rules.append(("has the broker send stored bytes anywhere (C9-47)", _patterns((*_READS, api.ACK))))
     for row in publish:
         if row.startswith("$"):
@@ -117,9 +122,9 @@ def _senders(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterat
     for row in publish:
         if not row.startswith(root):
             continue
-        if profile in (Profile.OBSERVER, Profile.ADMIN, Profile.PROVISIONER):
+        if profile not in (*AGENTS, Profile.OPERATOR, Profile.DELIVERY):
             yield f"publish {row}: this profile publishes no application message"
-        elif profile is Profile.AGENT:
+        elif profile is not Profile.DELIVERY:
             tokens = row.split(".")
             at = next((n for n in range(len(tokens) - 1) if tokens[n : n + 2] == own), None)
             if at is None:

@@ -9,7 +9,8 @@ from sidecar.rails.names.grants import check_row, create_denies, subscribe_denie
 from sidecar.rails.space.audit import audit
 from sidecar.rails.space.claims import NOTHING, Access, Permissions
 from sidecar.rails.space.holder import LONGEST_SECONDS, Holder, Profile
-from sidecar.rails.space.matrix import NO_CREATE, Direction, rows_of
+from sidecar.rails.space.matrix import NO_CREATE, rows_of
+from sidecar.rails.space.rows import Direction
 
 MAX_GRANT_BYTES: Final = 16 * 1024
 """Longest JSON form of one credential's grants (C13.9-013); the broker's own limit is looser."""

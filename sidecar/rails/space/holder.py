@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from sidecar.rails.names.buckets import member_channel
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.grants import covers
@@ -28,6 +29,13 @@ class Profile(StrEnum):
     ADMIN = "admin"
     DELIVERY = "delivery"
     PROVISIONER = "provisioner"
+    DEPROVISIONER = "deprovisioner"
+    MEMBERSHIP_RW = "membership-rw"
+    OPERATOR = "operator"
+    CHANNEL_WRITER = "channel-writer"
+    PURGER = "purger"
+    PROBE = "probe"
+    DM_READER = "dm-reader"
 
 
 class Form(StrEnum):
@@ -49,6 +57,13 @@ LONGEST_SECONDS: Final = {
     Profile.ADMIN: 24 * _HOUR,
     Profile.DELIVERY: 24 * _HOUR,
     Profile.PROVISIONER: 600,
+    Profile.DEPROVISIONER: 600,
+    Profile.MEMBERSHIP_RW: 24 * _HOUR,
+    Profile.OPERATOR: _HOUR,
+    Profile.CHANNEL_WRITER: 600,
+    Profile.PURGER: 600,
+    Profile.PROBE: 600,
+    Profile.DM_READER: 90 * 24 * _HOUR,
 }
 """Longest life of a credential of each profile, in seconds (CB-92)."""
 
@@ -91,6 +106,18 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """What one deprovisioner may end: a lifecycle, and its memberships of these channels and families (CB-74)."""
+
+    lifecycle: Lifecycle
+    channels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for channel in self.channels:
+            member_channel(channel)
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """The holder of one credential.
 
@@ -108,6 +135,7 @@ class Holder:
     roles: tuple[str, ...] = ()
     capabilities: tuple[Capability, ...] = ()
     service: Service | None = None
+    ends: Ending | None = None
 
     def __post_init__(self) -> None:
         GRAMMARS["space"].check(self.space)

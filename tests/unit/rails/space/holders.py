@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sidecar.rails.names.principals import Lifecycle, Principal
-from sidecar.rails.space.holder import Form, Holder, Service
+from sidecar.rails.space.holder import Ending, Form, Holder, Service
 
 UID = "a1" * 13
 INSTANCE = "i2" * 13
@@ -20,6 +20,7 @@ ALICE = Holder(
     allow_publish=("general", "team.>"),
     roles=("reviewer",),
     service=Service(INSTANCE, 7, ("durable-join", "durable-leave")),
+    ends=Ending(Lifecycle(Principal("local", "bob"), "b2" * 13), ("general", "team.>")),
 )
 
 

@@ -116,7 +116,7 @@ def test_a_compatible_agent_publishes_exactly_the_rows_of_appendix_b() -> None:
 
 @pytest.mark.req("C9-47", "CB-19")
 def test_a_mediated_agent_has_no_raw_read_and_asks_the_delivery_plane() -> None:
-    reads = ("fetch", "read-history", "read-registry", "read-roster", "settle")
+    reads = ("fetch", "lease-holder", "read-history", "read-registry", "read-roster", "settle", "task-epoch")
     expected = {row for number, rows in AGENT_ROWS.items() if number not in RAW for row in rows}
     expected |= {f"{P}.ep.one.delivery.{command}.{T}.*" for command in reads}
     assert published(Profile.AGENT, form=Form.MEDIATED) == expected
@@ -305,7 +305,7 @@ def test_the_provisioner_makes_streams_and_reads_no_message() -> None:
     assert not [row for row in rows if "MSG.GET" in row and ("DM_" in row or "DLV_" in row)]
     assert {f"{JS}.CONSUMER.CREATE.{one}.>" for one in ("DM_main", "DLV_main", "TASK_main")} <= rows
     assert subscribed(Profile.PROVISIONER) == {INBOX}
-    for profile in set(Profile) - {Profile.PROVISIONER}:
+    for profile in set(Profile) - {Profile.PROVISIONER, Profile.CHANNEL_WRITER}:
         assert not [row for row in published(profile) if "STREAM.CREATE" in row or "STREAM.UPDATE" in row]
 
 

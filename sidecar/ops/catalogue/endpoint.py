@@ -1,9 +1,107 @@
-"""Metrics of the endpoint rails: calls made and served."""
+"""Metrics of the endpoint rails: calls made and served, and liveness probes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sidecar.ops.metric import Metric
+from sidecar.ops.metric import SECONDS, Kind, Label, Metric, one_of
 
-METRICS: Final[tuple[Metric, ...]] = ()
+CODES: Final = (
+    "bad-request",
+    "unsupported-version",
+    "op-mismatch",
+    "class-mismatch",
+    "target-mismatch",
+    "sender-mismatch",
+    "unauthenticated",
+    "permission-denied",
+    "not-found",
+    "already-exists",
+    "conflict",
+    "contract-mismatch",
+    "contract-invalid",
+    "failed-precondition",
+    "deadline-exceeded",
+    "cancelled",
+    "expired",
+    "unavailable",
+    "unimplemented",
+    "resource-exhausted",
+    "internal",
+    "extension",
+)
+"""The codes of the wire and one word for every other one; a test holds them to the wire's own list."""
+_RESULT: Final = Label("result", "`ok`, an error code, `extension` for a code outside of the catalog", ("ok", *CODES))
+_LONG: Final = (*SECONDS, 5.0, 10.0, 30.0)
+_PLANE: Final = one_of("plane", "manager", "delivery")
+_VERDICT: Final = one_of("verdict", "bound", "unbound", "stale", "unknown")
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric("sidecar_endpoint_calls", Kind.COUNTER, "Calls made on the endpoint rails, by how they ended.", (_RESULT,)),
+    Metric(
+        "sidecar_endpoint_call_seconds",
+        Kind.HISTOGRAM,
+        "Seconds that those calls took, failed ones included.",
+        buckets=_LONG,
+    ),
+    Metric(
+        "sidecar_endpoint_replies_dropped",
+        Kind.COUNTER,
+        "Replies that are none: redirected stored messages, to no call that waits, of another form or endpoint.",
+        (one_of("reason", "redirected", "unasked", "subject", "elsewhere"),),
+    ),
+    Metric("sidecar_endpoint_requests", Kind.COUNTER, "Requests that were judged, by the answer.", (_RESULT,)),
+    Metric(
+        "sidecar_endpoint_request_seconds",
+        Kind.HISTOGRAM,
+        "Seconds that handlers ran, waiting ones included.",
+        buckets=_LONG,
+    ),
+    Metric(
+        "sidecar_endpoint_discarded",
+        Kind.COUNTER,
+        "Frames on request subjects that were discarded unanswered.",
+        (one_of("reason", "redirected", "no_sender", "elsewhere"),),
+    ),
+    Metric(
+        "sidecar_endpoint_answers_lost",
+        Kind.COUNTER,
+        "Answers that could not be sent: no link to the broker, or larger than it takes (then a refusal went instead).",
+        (one_of("reason", "not_connected", "too_large"),),
+    ),
+    Metric(
+        "sidecar_endpoint_handlers",
+        Kind.GAUGE,
+        "Handlers that run: those that work, and those that wait for something to come.",
+        (one_of("kind", "working", "waiting"),),
+    ),
+    Metric(
+        "sidecar_endpoint_handler_failures",
+        Kind.COUNTER,
+        "Faults of handlers: one raised, gave a result outside of its contract, or ran for too long.",
+        (one_of("kind", "raised", "result", "overrun"),),
+    ),
+    Metric(
+        "sidecar_endpoint_rails_lost",
+        Kind.GAUGE,
+        "Request rails that an instance should serve and that the broker does not let it subscribe now.",
+    ),
+    Metric(
+        "sidecar_liveness_probes",
+        Kind.COUNTER,
+        "Liveness probes sent, by plane and verdict.",
+        (_PLANE, _VERDICT),
+    ),
+    Metric(
+        "sidecar_liveness_answers",
+        Kind.COUNTER,
+        "Liveness probes answered, by plane and verdict.",
+        (_PLANE, _VERDICT),
+    ),
+    Metric(
+        "sidecar_liveness_dropped",
+        Kind.COUNTER,
+        "Liveness probes dropped unanswered: a reply target that is not below the request, a stored message.",
+        (_PLANE,),
+    ),
+)

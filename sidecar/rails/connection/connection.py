@@ -161,17 +161,25 @@ class Connection:
         """Publish, and keep the call open for the block: for callers that read the replies themselves.
 
         The future fails with PermissionViolation, NotConnected or Stopped when the broker refuses the message or the
-        link ends; whoever reads the reply gives it its result. Raises NotSent when there is no link for it,
-        NotConnected when it may have been sent, ConnectionFault for a message that is too large.
+        link ends. Raises NotSent when there is no link right now (:meth:`ready` waits for one), NotConnected when the
+        message may have been sent, ConnectionFault for one that is too large.
         """
-        try:
-            await self._bounded(self._ready())
-        except ConnectionFault as error:
-            raise NotSent(error.fault, str(error)) from None
         async with self._calls.under_way(subject) as call:
-            with self._now().used() as link:
+            try:
+                now = self._now()
+            except ConnectionFault as error:
+                raise NotSent(error.fault, str(error)) from None
+            with now.used() as link:
                 await link.publish(subject, data, reply, headers)
                 yield call.answer
+
+    async def ready(self) -> None:
+        """Wait for a link. Raises NotSent when there is none for as long as a call may wait, or never again."""
+        if not self.linked:
+            try:
+                await self._bounded(self._ready())
+            except ConnectionFault as error:
+                raise NotSent(error.fault, str(error)) from None
 
     async def request(
         self, subject: str, data: bytes = b"", *, seconds: float = 5.0, headers: Mapping[str, str] | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.ops.catalogue import coordinator, delivery, endpoint, messaging, nats
+from sidecar.ops.catalogue import coordinator, delivery, endpoint, messaging, nats, presence
 from sidecar.ops.metric import Metric
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
     *coordinator.METRICS,
     *nats.METRICS,
     *messaging.METRICS,
+    *presence.METRICS,
     *delivery.METRICS,
     *endpoint.METRICS,
 )

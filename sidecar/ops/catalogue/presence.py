@@ -17,13 +17,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         "sidecar_messaging_reads",
         Kind.COUNTER,
         "Reads of the roster and of the channel registry; an `unreadable` one said nothing of who or what is absent.",
-        (one_of("what", "roster", "registry"), one_of("outcome", "complete", "unreadable")),
+        (one_of("kind", "roster", "registry"), one_of("outcome", "complete", "unreadable")),
     ),
     Metric(
         "sidecar_messaging_read_seconds",
         Kind.HISTOGRAM,
         "Seconds of one such read.",
-        (one_of("what", "roster", "registry"),),
+        (one_of("kind", "roster", "registry"),),
         (*SECONDS, 5.0),
     ),
     Metric(

@@ -31,10 +31,10 @@ CODES: Final = (
     "extension",
 )
 """The codes of the wire and one word for every other one; a test holds them to the wire's own list."""
-_RESULT: Final = Label("result", "`ok`, an error code, `extension` for a code outside of the catalog", ("ok", *CODES))
+_RESULT: Final = Label("outcome", "`ok`, an error code, `extension` for a code outside of the catalog", ("ok", *CODES))
 _LONG: Final = (*SECONDS, 5.0, 10.0, 30.0)
-_PLANE: Final = one_of("plane", "manager", "delivery")
-_VERDICT: Final = one_of("verdict", "bound", "unbound", "stale", "unknown")
+_PLANE: Final = one_of("kind", "manager", "delivery")
+_VERDICT: Final = one_of("outcome", "bound", "unbound", "stale", "unknown")
 
 METRICS: Final[tuple[Metric, ...]] = (
     Metric("sidecar_endpoint_calls", Kind.COUNTER, "Calls made on the endpoint rails, by how they ended.", (_RESULT,)),
@@ -89,13 +89,13 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_liveness_probes",
         Kind.COUNTER,
-        "Liveness probes sent, by plane and verdict.",
+        "Liveness probes sent, by plane (`kind`) and verdict.",
         (_PLANE, _VERDICT),
     ),
     Metric(
         "sidecar_liveness_answers",
         Kind.COUNTER,
-        "Liveness probes answered, by plane and verdict.",
+        "Liveness probes answered, by plane (`kind`) and verdict.",
         (_PLANE, _VERDICT),
     ),
     Metric(

@@ -17,8 +17,10 @@ SUBCOMMANDS: Final = {
     "workload": "Keys that may log in: the authority, enrolment, revocation.",
     "coordinator": "Durable work, and what goes on: snapshot, watch, objectives, runs, signals, top, quota, explain.",
     "serve": "Run the coordinator next to a nats-server.",
+    "delivery": "Run the delivery planes of spaces.",
     "witness": "Run the activation witness, or ask it.",
-    "space": "Spaces of a broker: make one, list them, prove their shape.",
+    "space": "Spaces of a broker: make one, prove it, its limits and its backup.",
+    "principal": "Principals of a space: add one, renew its creds, revoke it.",
     "dev": "Run everything on loopback in one directory.",
     "config": "Print an example configuration with every key explained.",
 }
@@ -53,8 +55,8 @@ class LazyGroup(click.Group):
 def command() -> None:
     """Durable work for agents, next to a nats-server.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage; coordinator, serve, witness and dev add their own (see
-    their help).
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage; coordinator, serve, delivery, witness and dev add their own
+    (see their help).
     """
 
 

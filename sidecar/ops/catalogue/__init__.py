@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.ops.catalogue import coordinator, delivery, endpoint, messaging, nats, presence
+from sidecar.ops.catalogue import coordinator, daemon, delivery, endpoint, messaging, nats, presence
 from sidecar.ops.metric import Metric
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
@@ -13,5 +13,6 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
     *messaging.METRICS,
     *presence.METRICS,
     *delivery.METRICS,
+    *daemon.METRICS,
     *endpoint.METRICS,
 )

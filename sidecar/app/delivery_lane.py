@@ -1,0 +1,205 @@
+"""One lane of the delivery process: the identity that it keeps on disk, its credentials, its connection and its plane.
+
+Lanes share nothing but the process (CB-81, CB-82): each has its own keys, made by its own account, its own connection,
+lease and state. What one of them fails at, it tries again alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sidecar.app.delivery_config import LaneConfig
+from sidecar.app.spaces import SpaceFailed, space_info
+from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
+from sidecar.base.strictjson import JsonError, parse
+from sidecar.ops.logging import Log
+from sidecar.ops.metrics import Metrics
+from sidecar.rails.connection import Connection, ConnectionFault, Credentials, Watch
+from sidecar.rails.names import InvalidName, Lifecycle, Principal
+from sidecar.rails.names.principals import LOCAL_OWNER
+from sidecar.rails.names.tokens import GRAMMARS
+from sidecar.rails.planes.delivery.compose import compose, served
+from sidecar.rails.planes.delivery.daemon import STABLE_SECONDS, DeliveryPlane, Lane, wait_after
+from sidecar.rails.planes.delivery.lease import Lease
+from sidecar.rails.planes.delivery.plane import Plane
+from sidecar.rails.space.creds import format_creds
+from sidecar.rails.space.grants import GrantRefused
+from sidecar.rails.space.holder import Form, Holder, Profile, Service
+from sidecar.rails.space.trust import SpaceTrust, new_user
+
+ACTOR: Final = "delivery"
+_DIRECTORY: Final = "delivery"
+_FILE: Final = "lane.json"
+_MAX_FILE: Final = 4096
+_LOCK_POLL_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What a lane keeps: its lifecycle and endpoint instance for good, the number of its last start, and the instance
+    that held the lease then."""
+
+    uid: str
+    instance: str
+    epoch: int = 0
+    lease: str = ""
+
+    def started(self, lease: str) -> LaneState:
+        """The state of the next start."""
+        return replace(self, epoch=self.epoch + 1, lease=lease)
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Whose the lane is on the wire."""
+        return Lifecycle(Principal(LOCAL_OWNER, ACTOR), self.uid)
+
+
+def read_state(directory: Path) -> LaneState:
+    """The kept state, or a new one where there is none. Raises UnsafeFile."""
+    path = directory / _FILE
+    try:
+        value = parse(read_private(path, _MAX_FILE), safe_integers=True)
+    except FileNotFoundError:
+        return LaneState(os.urandom(16).hex(), os.urandom(16).hex())
+    except JsonError:
+        value = None
+    found = value if isinstance(value, dict) else {}
+    uid, instance, epoch, lease = (found.get(name) for name in ("uid", "instance", "epoch", "lease"))
+    try:
+        GRAMMARS["uid"].check(uid)
+        GRAMMARS["instance"].check(instance)
+    except InvalidName:
+        epoch = None
+    if type(epoch) is not int or epoch < 0 or not isinstance(lease, str):
+        raise UnsafeFile(path, "does not hold the state of a delivery lane; move it away to begin anew")
+    return LaneState(str(uid), str(instance), epoch, lease)
+
+
+def write_state(directory: Path, state: LaneState, lock: DirLock) -> None:
+    """Keep the state; it is on disk when this returns. ``lock`` is that of the directory."""
+    value = {"uid": state.uid, "instance": state.instance, "epoch": state.epoch, "lease": state.lease}
+    write_private(directory / _FILE, json.dumps(value).encode("ascii"), lock=lock)
+
+
+class DeliveryLane:
+    """One space. ``run`` serves it until cancelled and never gives up."""
+
+    def __init__(self, config: LaneConfig, credential_seconds: int, metrics: Metrics, log: Log) -> None:
+        self.config = config
+        self.settled = asyncio.Event()
+        """Set when it serves, or when it has seen that another instance does."""
+        self.state: LaneState | None = None
+        self._seconds = credential_seconds
+        self._metrics, self._log = metrics, log
+        self._plane: DeliveryPlane | None = None
+        self._problem = "it has not connected yet"
+
+    @property
+    def serving(self) -> bool:
+        """Whether it holds the lease with all loops bound."""
+        return self._plane is not None and self._plane.health.lane is Lane.SERVING
+
+    def unready(self) -> list[str]:
+        """Why it does not serve; empty when it does."""
+        if self._plane is None:
+            return [f"space {self.config.space}: {self._problem}"]
+        return [f"space {self.config.space}: {one}" for one in self._plane.health.unready()]
+
+    async def run(self) -> None:
+        """Serve, again after every end, with growing waits."""
+        failures = 0
+        while True:
+            begun = time.monotonic()
+            try:
+                await self._once()
+            except Exception as error:
+                self._problem = _told(error)
+            self._plane = None
+            failures = 1 if time.monotonic() - begun > STABLE_SECONDS else failures + 1
+            self._metrics.counter("delivery_restarts", "lane").inc()
+            self._log.error("delivery_lane_ended", space=self.config.space, problem=self._problem)
+            await asyncio.sleep(wait_after(failures))
+
+    async def _once(self) -> None:
+        """From the files to the end of the plane."""
+        info = space_info(self.config.root, self.config.space)
+        if self.config.form not in (None, info.form):
+            raise SpaceFailed(f"the space is {info.form}, the configuration says {self.config.form}")
+        space = self.config.root / "spaces" / info.name
+        ensure_private_dir(space / _DIRECTORY)
+        async with _only(space / _DIRECTORY) as lock:
+            before = read_state(space / _DIRECTORY)
+            # Whoever held this directory is dead: its lease need not be waited for.
+            self.state = state = before.started(os.urandom(16).hex())
+            write_state(space / _DIRECTORY, state, lock)
+            account = SpaceTrust.open(space, info.name, os.urandom)
+            await self._serve(state, before.lease, account, info.form)
+
+    async def _serve(self, state: LaneState, predecessor: str, account: SpaceTrust, form: Form) -> None:
+        service = Service(state.instance, state.epoch, served(form))
+        minter = _minter(account, form, state.lifecycle, service, self._seconds)
+        watch = Watch(self._metrics, self._log)
+        self._problem = "no connection to the broker yet"
+        async with await Connection.open([self.config.url], minter, watch=watch) as connection:
+            plane = Plane(connection, account.space, form, state.lifecycle, self._metrics, self._log)
+            lease = Lease(plane, state.lease, predecessor=predecessor)
+            self._plane = compose(plane, lease, service)
+            running = asyncio.create_task(self._plane.run())
+            settling = asyncio.create_task(self._plane.settle())
+            try:
+                await asyncio.wait((running, settling), return_when=asyncio.FIRST_COMPLETED)
+                if not running.done():
+                    self.settled.set()
+                await running
+            finally:
+                for task in (settling, running):
+                    task.cancel()
+                await asyncio.wait((settling, running))
+
+
+@contextlib.asynccontextmanager
+async def _only(directory: Path) -> AsyncIterator[DirLock]:
+    """Hold the directory, which another process may do at the moment: then wait for it. The kernel gives it up with
+    the process, so that its last holder is dead once it is ours."""
+    lock = DirLock(directory, seconds=0)
+    while True:
+        try:
+            lock.__enter__()
+            break
+        except UnsafeFile:
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+    try:
+        yield lock
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _minter(
+    account: SpaceTrust, form: Form, lifecycle: Lifecycle, service: Service, seconds: int
+) -> Callable[[], Awaitable[Credentials]]:
+    """Credentials of one user key that never leaves the process, a new token each time (CB-92)."""
+    key = new_user(os.urandom)
+    holder = Holder(account.space, lifecycle, key.public, form, service=service)
+
+    async def mint() -> Credentials:
+        now = int(time.time())
+        token = account.issue(Profile.DELIVERY, holder, key, now, seconds)
+        return Credentials(format_creds(token, key), now + seconds)
+
+    return mint
+
+
+def _told(error: BaseException) -> str:
+    """What an operator reads. Errors of ours show no secret; of others the type is enough."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(map(_told, error.exceptions)))
+    known = isinstance(error, SpaceFailed | UnsafeFile | GrantRefused | InvalidName | ConnectionFault | OSError)
+    return f"{type(error).__name__}: {error}" if known else type(error).__name__

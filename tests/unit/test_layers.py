@@ -69,6 +69,7 @@ CORES = [
     "sidecar/rails/space/nkeys.py",
     "sidecar/rails/messaging/held.py",
     "sidecar/rails/messaging/pacing.py",
+    "sidecar/rails/messaging/take_steps.py",
     "sidecar/rails/names",
     "sidecar/witness/protocol.py",
     "sidecar/witness/state.py",

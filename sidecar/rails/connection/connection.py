@@ -276,6 +276,14 @@ class Connection:
         """Whether there is a link at this moment."""
         return self._link is not None and not self._link.ended.done()
 
+    async def interrupted(self, since: int) -> None:
+        """Return when the count of interruptions is not ``since``. Raises Stopped."""
+        async with self._change:
+            while self.interruptions == since:
+                if self._ending is not None:
+                    raise self._ending
+                await self._change.wait()
+
     async def restored(self, since: int) -> int:
         """The count of interruptions, when there is a link and the count is not ``since``. Raises Stopped."""
         async with self._change:

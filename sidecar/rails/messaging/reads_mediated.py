@@ -21,6 +21,7 @@ from sidecar.rails.messaging.registry import (
     ChannelConfig,
     Registry,
     RegistryUnreadable,
+    Unread,
     config_of,
 )
 from sidecar.rails.messaging.roster import Roster, RosterUnreadable, read_roster
@@ -64,15 +65,19 @@ class MediatedReads:
         """What is said of channels. Raises RegistryUnreadable."""
         with self._reading.timed("registry"):
             channels: dict[str, ChannelConfig] = {}
-            defaults, unread = NOTHING_SAID, []
+            defaults = NOTHING_SAID
+            unread: list[Unread] = []
             try:
                 async for page in self._pages("read-registry"):
                     if page.get("defaults") is not None:
                         defaults, faults = config_of(DEFAULTS_KEY, page["defaults"])
                         unread += faults
                     for channel, config in _configs(page):
-                        channels[channel], faults = config_of(channel, config)
-                        unread += faults
+                        if GRAMMARS["channel"].accepts(channel):
+                            channels[channel], faults = config_of(channel, config)
+                            unread += faults
+                        else:
+                            unread.append(Unread(channel, ""))
             except _Incomplete as error:
                 raise RegistryUnreadable(str(error)) from error
             spoken = defaults._replace(description=None, instructions=None)
@@ -107,6 +112,6 @@ def _records(page: dict[str, Any]) -> list[tuple[str, bytes]]:
 
 def _configs(page: dict[str, Any]) -> list[tuple[str, JsonValue]]:
     try:
-        return [(GRAMMARS["channel"].check(one["channel"]), one["config"]) for one in page["channels"]]
+        return [(str(one["channel"]), one["config"]) for one in page["channels"]]
     except (KeyError, TypeError, ValueError):
         raise _Incomplete("a page of the registry has another form") from None

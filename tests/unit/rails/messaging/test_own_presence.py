@@ -67,7 +67,9 @@ def test_status_since_moves_with_the_pair_and_activity_since_with_the_activity_a
 def test_every_sequence_of_changes_keeps_the_two_times_to_their_rule() -> None:
     statuses, activities = (None, Status.IDLE, Status.WORKING), (None, "", "a", "b")
     for steps in itertools.product(itertools.product(statuses, activities), repeat=3):
-        own, pair, since = begin(), (Status.IDLE, None), (1_000, None)
+        own = begin()
+        pair: tuple[Status, str | None] = (Status.IDLE, None)
+        since: tuple[int, int | None] = (1_000, None)
         for number, (status, activity) in enumerate(steps):
             now = 2_000 + number
             own = own.doing(now, status=status, activity=activity)

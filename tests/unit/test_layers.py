@@ -58,6 +58,8 @@ CORES = [
     "sidecar/rails/connection/policy.py",
     "sidecar/rails/messaging/joinlink.py",
     "sidecar/rails/messaging/slots.py",
+    "sidecar/rails/planes/delivery/connections.py",
+    "sidecar/rails/planes/delivery/feed_rows.py",
     "sidecar/rails/messaging/identity.py",
     "sidecar/rails/space/audit.py",
     "sidecar/rails/space/claims.py",

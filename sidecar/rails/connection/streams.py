@@ -18,11 +18,12 @@ from nats.js.api import Header
 from sidecar.rails.connection.connection import Connection
 from sidecar.rails.connection.faults import ConnectionFault, Fault, NoResponders, NotConnected, Said
 from sidecar.rails.connection.ordered import Ordered
-from sidecar.rails.connection.subscription import Subscription
+from sidecar.rails.connection.subscription import MAX_BYTES, Subscription
 from sidecar.rails.names import api, headers
 from sidecar.rails.names.acks import is_ack
 
 HEARTBEAT: Final = 1.0
+PULL_BYTES: Final = MAX_BYTES // 2
 _SILENCE: Final = 2.5
 _NANO: Final = 10**9
 _IDLE, _CONFLICT = "100", "409"
@@ -83,11 +84,21 @@ class BoundConsumer(_Reader):
     """Pulls from a durable that exists. Acks are the reader's: ``connection.send(message.reply, headers.ACK)``."""
 
     def __init__(
-        self, connection: Connection, stream: str, consumer: str, *, batch: int = 64, heartbeat: float = HEARTBEAT
+        self,
+        connection: Connection,
+        stream: str,
+        consumer: str,
+        *,
+        batch: int = 64,
+        max_bytes: int = PULL_BYTES,
+        heartbeat: float = HEARTBEAT,
     ) -> None:
+        """``max_bytes`` of messages are asked for at a time, so that large ones do not overrun the subscription, which
+        would drop them until their ack wait is over."""
         super().__init__(connection, stream, heartbeat)
         self._consumer = consumer
         self._batch = batch
+        self._max_bytes = max_bytes
         self._asked = 0
 
     async def next(self) -> Msg:
@@ -115,6 +126,7 @@ class BoundConsumer(_Reader):
         expires = self._heartbeat * 30
         body = {
             "batch": self._batch,
+            "max_bytes": max(self._max_bytes, 2 * self._connection.max_payload),
             "expires": int(expires * _NANO),
             "idle_heartbeat": int(self._heartbeat * _NANO),
         }

@@ -23,7 +23,7 @@ MAX_SAFE_INTEGER = 2**53 - 1
 MAX_MESSAGE_ID = 256
 """Characters of a message id that we publish: it is a header value too (C5-02). Received ids have no bound."""
 COPY_HEADROOM = 6 * 1_024
-"""Bytes that the headers of a backstop copy may take. Where a payload leaves the broker's ``max_payload`` less room than
+"""Bytes that the headers of a backstop copy may take. Where a payload leaves less of the broker's ``max_payload`` than
 that, a copy may not fit, and the member gets none."""
 
 HEARTBEAT_MS = 2_000

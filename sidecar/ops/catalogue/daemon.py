@@ -27,7 +27,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "sidecar_delivery_restarts",
         Kind.COUNTER,
         "Loops that died and were started again.",
-        (one_of("kind", "membership", "fanout", "reader", "takes", "notices", "sweep", "liveness", "feed", "lane"),),
+        (one_of("kind", "backstop", "takes", "notices", "sweep", "endpoint", "liveness", "feed", "lane"),),
     ),
     Metric(
         "sidecar_delivery_takes",

@@ -13,6 +13,7 @@ import binascii
 import contextlib
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from nats.aio.msg import Msg
@@ -23,6 +24,7 @@ from sidecar.rails.connection.kv import KeyExists, KeyValue, Unreadable, WrongRe
 from sidecar.rails.connection.publishing import StoreRefused, store
 from sidecar.rails.endpoint.codes import Code as EndpointCode
 from sidecar.rails.endpoint.codes import Outcome, Refusal
+from sidecar.rails.endpoint.serve import Called, Handler
 from sidecar.rails.envelopes.message import DataPart, EndpointRef, Message, TextPart, encode, message_headers
 from sidecar.rails.names import InvalidName, Principal, api, buckets, streams, subjects
 from sidecar.rails.names.headers import ANYCAST_NOTICE, carries_provenance
@@ -228,6 +230,31 @@ class AnycastDesk:
 
     # ---- commands ----
 
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """Commands of the delivery endpoint (C8.1-34, C8.1-41, OPEN C8.1-a)."""
+        return {
+            "anycast-status": self._asked_status,
+            "anycast-cancel": self._asked_cancel,
+            "anycast-takes": self._takes,
+        }
+
+    async def _asked_status(self, called: Called) -> JsonValue:
+        return await self.status(called.lifecycle.principal, *_request_of(called.args))
+
+    async def _asked_cancel(self, called: Called) -> JsonValue:
+        return await self.cancel(called.lifecycle.principal, *_request_of(called.args))
+
+    async def _takes(self, called: Called) -> JsonValue:
+        return {"takes": True}
+
+    async def epoch_or_refusal(self) -> str:
+        """``epoch`` for a caller. Raises Refusal."""
+        try:
+            return await self.epoch()
+        except Undecided:
+            raise _later(Outcome.NOT_EXECUTED) from None
+
     async def status(self, caller: Principal, sequence: int, wanted_id: str | None) -> dict[str, JsonValue]:
         """What the caller is told of a request (C8.1-34..36). Raises Refusal."""
         try:
@@ -417,6 +444,15 @@ class AnycastDesk:
                 await self._bucket.delete(key, revision)
         except (Undecided, WrongRevision):
             self._plane.metrics.counter("delivery_anycast_conflicts").inc()
+
+
+def _request_of(args: JsonValue) -> tuple[int, str | None]:
+    """Sequence and id, which the contract has judged."""
+    value = args if isinstance(args, Mapping) else {}
+    sequence, wanted = value.get("seq"), value.get("id")
+    if type(sequence) is not int:
+        raise Refusal(EndpointCode.BAD_REQUEST, "seq is no sequence", Outcome.NOT_EXECUTED)
+    return sequence, wanted if isinstance(wanted, str) else None
 
 
 def _later(outcome: Outcome) -> Refusal:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from sidecar.base.strictjson import JsonValue
+from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
+from sidecar.rails.endpoint.contracts import DELIVERY, DELIVERY_ENDPOINT
+from sidecar.rails.endpoint.serve import Called, EndpointServer, Handler
 from sidecar.rails.planes.delivery.anycast_desk import AnycastDesk
+from sidecar.rails.planes.delivery.backstop import Backstop
 from sidecar.rails.planes.delivery.daemon import DeliveryPlane, Loop
 from sidecar.rails.planes.delivery.lease import Lease
+from sidecar.rails.planes.delivery.mediated import Mediated
 from sidecar.rails.planes.delivery.plane import Plane
+from sidecar.rails.planes.liveness import LivenessResponder
 from sidecar.rails.space.holder import Form, Service
 from sidecar.rails.space.matrix import DELIVERY_COMMANDS, READ_COMMANDS
 
 INVENTORY: Final = "lifecycle-memberships"
 """What the operator asks of a lifecycle that ends (CB-75)."""
+AT_ONCE: Final = 512
+"""Commands that work at a time; those that wait are counted apart."""
+CLOSE_SECONDS: Final = 0.5
+"""How long a stop waits for commands under way: far less than the margin in which a lost lease has to be left."""
 
 
 def served(form: Form) -> tuple[str, ...]:
@@ -20,12 +33,108 @@ def served(form: Form) -> tuple[str, ...]:
     return (*DELIVERY_COMMANDS, INVENTORY, *(READ_COMMANDS if form is Form.MEDIATED else ()))
 
 
-def compose(plane: Plane, lease: Lease, service: Service) -> DeliveryPlane:
-    """The plane, ready to run."""
+def compose(plane: Plane, lease: Lease, service: Service, *, more: Sequence[Loop] = ()) -> DeliveryPlane:
+    """The plane, ready to run. ``more`` are loops under the lease that need connections of their own."""
     desk = AnycastDesk(plane)
+    copies = _Copies(plane)
+    handlers = {**copies.handlers, **desk.handlers}
+    if plane.mediated:
+        handlers |= Mediated(plane, desk.epoch_or_refusal).handlers
     held = [
+        Loop("backstop", copies.run),
         Loop("takes", desk.serve),
         Loop("notices", desk.tell),
         Loop("sweep", desk.sweep_for_ever),
+        Loop("endpoint", _Endpoint(plane, service, handlers).run),
+        *more,
     ]
-    return DeliveryPlane(plane, lease, always=[], held=held)
+    return DeliveryPlane(plane, lease, always=[Loop("liveness", _Liveness(plane, lease).run)], held=held)
+
+
+class _Copies:
+    """The durable half, made anew for each run: nothing of a run that ended is acted on again."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._now: Backstop | None = None
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """Its commands, answered by the run of the moment."""
+        return {command: self._asking(command) for command in Backstop(self._plane).handlers}
+
+    def _asking(self, command: str) -> Handler:
+        async def ask(called: Called) -> JsonValue:
+            if self._now is None:
+                raise Refusal(Code.UNAVAILABLE, "memberships are not served at the moment", Outcome.NOT_EXECUTED)
+            return await self._now.handlers[command](called)
+
+        return ask
+
+    async def run(self, bound: asyncio.Event) -> None:
+        self._now = backstop = Backstop(self._plane)
+        running = asyncio.create_task(backstop.run())
+        binding = asyncio.gather(backstop.fanout.bound.wait(), backstop.reader.bound.wait())
+        try:
+            await asyncio.wait((running, binding), return_when=asyncio.FIRST_COMPLETED)
+            if binding.done():
+                bound.set()
+            await running
+        finally:
+            self._now = None
+            binding.cancel()
+            running.cancel()
+            await asyncio.gather(binding, running, return_exceptions=True)
+
+
+class _Endpoint:
+    """The command server, made anew for each run."""
+
+    def __init__(self, plane: Plane, service: Service, handlers: Mapping[str, Handler]) -> None:
+        self._plane, self._service, self._handlers = plane, service, handlers
+
+    async def run(self, bound: asyncio.Event) -> None:
+        plane = self._plane
+        server = EndpointServer(
+            plane.connection,
+            plane.space,
+            DELIVERY_ENDPOINT,
+            self._service.instance,
+            self._service.epoch,
+            self._handlers,
+            DELIVERY,
+            metrics=plane.metrics,
+            log=plane.log,
+            at_once=AT_ONCE,
+        )
+        await server.start()
+        bound.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.close(CLOSE_SECONDS)
+
+
+class _Liveness:
+    """The responder, which runs with and without the lease."""
+
+    def __init__(self, plane: Plane, lease: Lease) -> None:
+        self._plane, self._lease = plane, lease
+
+    async def run(self, bound: asyncio.Event) -> None:
+        plane = self._plane
+        responder = LivenessResponder(
+            plane.connection,
+            plane.space,
+            DELIVERY_ENDPOINT,
+            self._lease.verdict,
+            metrics=plane.metrics,
+            log=plane.log,
+            entropy=plane.entropy,
+        )
+        await responder.start()
+        bound.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await responder.close()

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Final
 
 from sidecar.base.clock import Now
@@ -20,6 +20,7 @@ from sidecar.base.strictjson import JsonError, canonical, parse
 from sidecar.rails.connection import ConnectionFault, Stopped
 from sidecar.rails.connection.kv import Entry, KeyExists, KeyValue, Unreadable, WrongRevision
 from sidecar.rails.connection.publishing import StoreRefused
+from sidecar.rails.messaging.liveness import Verdict
 from sidecar.rails.names import InvalidName, Principal, buckets
 from sidecar.rails.names.limits import DELIVERY_LEASE_SECONDS
 from sidecar.rails.planes.delivery.plane import Plane
@@ -36,15 +37,6 @@ Sleep = Callable[[float], Awaitable[None]]
 
 class InvalidLease(ValueError):  # noqa: N818 - a state of the value
     """Bytes that are no lease row."""
-
-
-class Verdict(StrEnum):
-    """What the delivery plane says of itself to a probe (C6.1-15, C6.1-16)."""
-
-    BOUND = "bound"
-    UNBOUND = "unbound"
-    STALE = "stale"
-    UNKNOWN = "unknown"
 
 
 class Claim(Enum):

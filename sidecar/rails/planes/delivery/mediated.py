@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sidecar.base.strictjson import JsonError, JsonValue, parse
+from sidecar.base.strictjson import MAX_BYTES, JsonError, JsonValue, parse
 from sidecar.rails.connection import ConnectionFault, NoResponders
 from sidecar.rails.connection.kv import Entry, KeyValue, Unreadable
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
@@ -31,9 +31,12 @@ from sidecar.rails.space.acl import AclRow, InvalidRow
 
 BATCH_BYTES: Final = 256 * 1024
 """Bytes of stored messages in one answer, unless its first one is larger."""
-ANSWER_BYTES: Final = 1_000_000
-"""Bytes of one answer: below the ``max_payload`` of a broker as it comes."""
+ENVELOPE_BYTES: Final = 8 * 1024
+ANSWER_BYTES: Final = MAX_BYTES - ENVELOPE_BYTES
+"""Bytes of one answer at most; less where the broker takes less."""
 ACK_SECONDS: Final = 5.0
+DEADLINE_MARGIN_MS: Final = 500
+"""How long before the caller's deadline a wait ends."""
 _MAX_HEADERS, _MAX_HEADER = 64, 8192
 """What the contract of a frame holds."""
 _FRAME_MARGIN: Final = 256
@@ -66,18 +69,22 @@ class Shared(Generic[T]):
 
 
 class Mediated:
-    """The commands of one space. ``answer_bytes`` bounds an answer."""
+    """The commands of one space. ``epoch`` gives the creation time of the task stream or raises Refusal."""
 
-    def __init__(self, plane: Plane, epoch: Callable[[], Awaitable[str]], answer_bytes: int = ANSWER_BYTES) -> None:
+    def __init__(self, plane: Plane, epoch: Callable[[], Awaitable[str]]) -> None:
         self._plane = plane
         self._connection = plane.connection
         self._epoch = epoch
-        self._answer_bytes = answer_bytes
         self._acl = KeyValue(plane.connection, buckets.ACL, plane.space)
         self._leases = KeyValue(plane.connection, buckets.DELIVERY, plane.space)
         self._registry = Shared(KeyValue(plane.connection, buckets.CHANNELS, plane.space).read_all)
         self._roster = Shared(KeyValue(plane.connection, buckets.PRESENCE, plane.space).read_all)
         self._history = HistoryReader(plane)
+
+    @property
+    def _answer_bytes(self) -> int:
+        """Bytes of one answer: what the broker takes, and callers read, without the envelope around it."""
+        return min(ANSWER_BYTES, self._connection.max_payload - ENVELOPE_BYTES)
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -99,7 +106,7 @@ class Mediated:
         args = _members(called.args)
         source, role = _source(args)
         durable = await self._durable(called.lifecycle, source, role)
-        seconds = int(args["waitMs"]) / 1000
+        seconds = _wait(int(args["waitMs"]), called.deadline_ms)
         begun = self._plane.clock().mono
         try:
             frames = await gather(self._connection, durable, int(args["batch"]), seconds, BATCH_BYTES)
@@ -337,6 +344,13 @@ def framed(frame: Frame, answer_bytes: int) -> Sized:
 def _members(args: JsonValue) -> dict[str, Any]:
     """The arguments, which the contract has judged."""
     return dict(args) if isinstance(args, Mapping) else {}
+
+
+def _wait(wanted_ms: int, deadline_ms: int | None) -> float:
+    """How long a first copy is waited for, in seconds: the answer has to be there before the caller stops waiting."""
+    if deadline_ms is not None:
+        wanted_ms = min(wanted_ms, deadline_ms - DEADLINE_MARGIN_MS)
+    return max(0, wanted_ms) / 1000
 
 
 def _source(args: Mapping[str, Any]) -> tuple[str, str]:

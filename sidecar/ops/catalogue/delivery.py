@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.ops.metric import SECONDS, Kind, Metric, one_of
 
-_LOOP = one_of("loop", "fanout", "reader")
+_LOOP = one_of("kind", "fanout", "reader")
 _LONG = (*SECONDS, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -15,13 +15,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         Kind.COUNTER,
         "Copies of posts that are stored for a member: as a member of the channel, because it was mentioned, or caught "
         "up with a join.",
-        (one_of("why", "channel", "mention", "catch_up"),),
+        (one_of("kind", "channel", "mention", "catch_up"),),
     ),
     Metric(
         "sidecar_delivery_handed_off",
         Kind.COUNTER,
         "Copies that were handed off to the member's own store.",
-        (one_of("why", "channel", "mention"),),
+        (one_of("kind", "channel", "mention"),),
     ),
     Metric(
         "sidecar_delivery_duplicates",
@@ -80,7 +80,6 @@ METRICS: Final[tuple[Metric, ...]] = (
         "sidecar_delivery_store_seconds",
         Kind.HISTOGRAM,
         "From the sending of a copy to the broker's acknowledgement.",
-        (_LOOP,),
         buckets=SECONDS,
     ),
     Metric(
@@ -99,13 +98,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         "sidecar_delivery_index_behind",
         Kind.COUNTER,
         "Decisions put off because what is in memory of a bucket could not be made current in time.",
-        (one_of("bucket", "members", "acl", "channels", "membership"),),
+        (one_of("kind", "members", "acl", "channels", "membership"),),
     ),
     Metric(
         "sidecar_delivery_bad_rows",
         Kind.COUNTER,
         "Rows of a bucket that could not be read; they count as absent.",
-        (one_of("bucket", "members", "acl", "channels"),),
+        (one_of("kind", "members", "acl", "channels"),),
     ),
     Metric("sidecar_delivery_memberships", Kind.GAUGE, "Durable memberships, those that were left included."),
     Metric(

@@ -59,7 +59,7 @@ class Pipeline:
         self._interruptions = 0
         self._looked = 0.0
         self._gauge = plane.metrics.gauge("delivery_in_flight", loop)
-        self._seconds = plane.metrics.histogram("delivery_store_seconds", loop)
+        self._seconds = plane.metrics.histogram("delivery_store_seconds")
 
     def __len__(self) -> int:
         return len(self._sent)

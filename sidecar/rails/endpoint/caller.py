@@ -60,9 +60,18 @@ class _Waiting:
     """A call that is out."""
 
     endpoint: str
+    request: str
     sentinel: str
     answer: asyncio.Future[tuple[Msg, Mapping[str, str]] | None]
     """The reply with its subject taken apart; None for nobody there."""
+
+    def is_told_of_nobody(self, message: Msg) -> bool:
+        """The one thing that comes on the sentinel, where the broker alone speaks (C13.3-49)."""
+        return (
+            message.subject == self.sentinel
+            and not self.answer.done()
+            and headers.says_nobody(message.headers, message.data, self.request)
+        )
 
 
 class Caller:
@@ -125,7 +134,7 @@ class Caller:
         try:
             subject = subjects.REQUESTS["one", UNTARGETED, False].build(endpoint=token, command=command, **names)
             waiting = _Waiting(
-                token, subjects.SENTINELS[False].build(**names), asyncio.get_running_loop().create_future()
+                token, subject, subjects.SENTINELS[False].build(**names), asyncio.get_running_loop().create_future()
             )
         except InvalidName as error:
             raise _unsent(Code.BAD_REQUEST, str(error)) from None
@@ -133,7 +142,7 @@ class Caller:
             raise _unsent(Code.RESOURCE_EXHAUSTED, f"{AT_ONCE} calls of this caller wait for answers")
         self._open += 1
         try:
-            answer = await self._exchange(nonce, waiting, subject, _encoded(request), seconds)
+            answer = await self._exchange(nonce, waiting, _encoded(request), seconds)
         finally:
             self._open -= 1
         if answer is None:
@@ -163,7 +172,7 @@ class Caller:
         return drawn[: 2 * _NONCE_BYTES], request
 
     async def _exchange(
-        self, nonce: str, waiting: _Waiting, subject: str, data: bytes, seconds: float
+        self, nonce: str, waiting: _Waiting, data: bytes, seconds: float
     ) -> tuple[Msg, Mapping[str, str]] | None:
         """Publish and wait. Raises CallFailed with the outcome that can be proved (C13.3-46..50)."""
         sent = False
@@ -173,7 +182,7 @@ class Caller:
                 await self._connection.ready()
                 with self._expected(nonce, waiting):
                     sent = True
-                    async with self._connection.exchange(subject, data, reply=waiting.sentinel) as broken:
+                    async with self._connection.exchange(waiting.request, data, reply=waiting.sentinel) as broken:
                         broken.add_done_callback(lambda done: _fail(waiting, done))
                         return await waiting.answer
         except TimeoutError:
@@ -226,19 +235,15 @@ class Caller:
 
     def _take(self, message: Msg) -> None:
         """Give a reply to its call, or drop it."""
+        waiting = self._waiting.get(message.subject.rpartition(".")[2])
+        if waiting is not None and waiting.is_told_of_nobody(message):
+            waiting.answer.set_result(None)
+            return
         if headers.carries_provenance(message.headers or ()):
             self._dropped("redirected")
             return
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
         if waiting is None or waiting.answer.done():
             self._dropped("unasked")
-            return
-        if message.subject == waiting.sentinel:
-            # The broker alone speaks here, and says one thing (C13.3-49).
-            if not message.data and (message.headers or {}).get(headers.STATUS) == headers.NO_RESPONDERS:
-                waiting.answer.set_result(None)
-            else:
-                self._dropped("subject")
             return
         try:
             found = subjects.REPLIES[False].parse(message.subject)

@@ -66,7 +66,7 @@ Details = Sequence[Mapping[str, JsonValue]]
 
 def is_code(value: object) -> bool:
     """Whether a value is a code: of the catalog, or a reverse-DNS token of at least three labels (C13.3-58, -59)."""
-    if type(value) is not str or len(value) > MAX_CODE:
+    if not isinstance(value, str) or len(value) > MAX_CODE:
         return False
     return value in _CATALOG or _EXTENSION.fullmatch(value) is not None
 

@@ -114,7 +114,7 @@ async def _ask(connection: Connection, plane: str, request: str, reply: str) -> 
     try:
         await connection.ready()
         async with connection.exchange(request, reply=reply) as broken:
-            answer = asyncio.create_task(_live(subscription))
+            answer = asyncio.create_task(_live(subscription, request))
             try:
                 await asyncio.wait((answer, broken), return_when=asyncio.FIRST_COMPLETED)
                 if not answer.done():
@@ -124,13 +124,14 @@ async def _ask(connection: Connection, plane: str, request: str, reply: str) -> 
                 answer.cancel()
     finally:
         await subscription.close()
-    if not message.data and (message.headers or {}).get(headers.STATUS) == headers.NO_RESPONDERS:
-        return Liveness(plane, Verdict.UNBOUND, Why.NOBODY)
-    return grade(plane, message.data)
+    return Liveness(plane, Verdict.UNBOUND, Why.NOBODY) if message is None else grade(plane, message.data)
 
 
-async def _live(subscription: Subscription) -> Msg:
-    """The first message that is no stored one, which a read would have put here."""
-    while headers.carries_provenance((message := await subscription.next()).headers or ()):
-        pass
-    return message
+async def _live(subscription: Subscription, request: str) -> Msg | None:
+    """The first message that is no stored one, which a read would have put here; None for nobody there."""
+    while True:
+        message = await subscription.next()
+        if headers.says_nobody(message.headers, message.data, request):
+            return None
+        if not headers.carries_provenance(message.headers or ()):
+            return message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sidecar.rails.names import limits
@@ -76,6 +76,15 @@ def carries_provenance(names: Iterable[str]) -> bool:
     """Whether a frame's header names, in any case, mark stored bytes: where a live publish is expected, such a frame
     was redirected there by a read and is discarded."""
     return any(name.lower() in PROVENANCE for name in names)
+
+
+def says_nobody(found: Mapping[str, str] | None, data: bytes, subject: str) -> bool:
+    """Whether a message on a reply subject is the broker's word that nobody listened to a request to ``subject``. Newer
+    brokers name the subject in it, in a header of stored messages; none of the other such headers is there."""
+    told = {name.lower(): value for name, value in (found or {}).items()}
+    if data or told.get(STATUS.lower()) != NO_RESPONDERS:
+        return False
+    return told.pop(SUBJECT.lower(), subject) == subject and not PROVENANCE & told.keys()
 
 
 def copy_id(message_id: str, member: Lifecycle) -> str | None:

@@ -244,7 +244,7 @@ class Connection:
         return message
 
     def _check_responders(self, subject: str, message: Msg) -> None:
-        if not message.data and (message.headers or {}).get(names.STATUS) == names.NO_RESPONDERS:
+        if not message.data and names.says_nobody(message.headers, message.data, subject):
             self._watch.fault(Said(Fault.NO_RESPONDERS, subject=subject))
             raise NoResponders(subject)
 

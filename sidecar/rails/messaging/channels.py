@@ -1,0 +1,279 @@
+"""Joining and leaving channels, and what comes in on them: live, from history, and again after an interruption.
+
+A join is the broker's acceptance of a subscription and nothing else (C7-12, C7-17). What belongs to it beyond that, the
+history up to the watermark and the durable membership, is had when it can be had: at once, or later and tried again
+while the delivery plane is away. Until then the member is joined live, and the shortfall says so (C7-37).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from sidecar.base.clock import Now
+from sidecar.ops.logging import Log
+from sidecar.ops.metrics import Metrics
+from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Stopped, SubscriptionClosed
+from sidecar.rails.messaging.channel import Channel, Left
+from sidecar.rails.messaging.enrolment import Enrolment
+from sidecar.rails.messaging.history import History, HistoryNotGranted, HistoryUnreadable
+from sidecar.rails.messaging.inbox import Inbox
+from sidecar.rails.messaging.membership import LIVE_ONLY, MARK_MESSAGES, MARK_SECONDS, Event, Join, Scope, Standing
+from sidecar.rails.messaging.pacing import Backoff
+from sidecar.rails.messaging.replay import Replay
+from sidecar.rails.names.subjects import CHAT
+from sidecar.rails.names.tokens import subscribe_channel
+
+MOST_CHANNELS: Final = 1_024
+"""Channels and patterns of one member."""
+WATERMARK_SECONDS: Final = 2.0
+"""How long a join waits for the frontier before it subscribes without one."""
+FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
+"""Seconds between attempts to write or close a membership (C7-36)."""
+HOLD_SECONDS: Final = 2.0
+"""How long live posts wait for what is read from history."""
+_READ_RETRY, _LONGEST_READ_RETRY = 0.5, 10.0
+
+
+class TooManyChannels(Exception):  # noqa: N818 - a state
+    """The member has as many channels as it can have."""
+
+
+class Channels:
+    """The channels of one member."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        space: str,
+        history: History,
+        enrolment: Enrolment,
+        replay: Replay,
+        inbox: Inbox,
+        *,
+        clock: Callable[[], Now],
+        metrics: Metrics,
+        log: Log | None = None,
+    ) -> None:
+        self._connection = connection
+        self._space = space
+        self._history = history
+        self._enrolment = enrolment
+        self._replay = replay
+        self._inbox = inbox
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
+        self._channels: dict[str, Channel] = {}
+        self._busy = asyncio.Event()
+        self._marker: asyncio.Task[None] | None = None
+
+    @property
+    def standings(self) -> dict[str, Standing]:
+        """Every channel that is joined, on its way, or not closed yet (C4-17)."""
+        return {name: channel.standing for name, channel in self._channels.items()}
+
+    def join_of(self, name: str) -> Join | None:
+        """How a channel is joined at this moment; None: it is not."""
+        channel = self._channels.get(name)
+        if channel is None or not channel.standing.joined:
+            return None
+        return channel.join
+
+    # ---- join ----
+
+    async def join(self, text: str) -> Join:
+        """Join a channel or pattern. When it returns, posts come in live; ``Join`` says whether durable copies do.
+
+        Raises InvalidName, PermissionViolation when the broker refuses (C7-13), NotConnected or Stopped without a
+        link, TooManyChannels. Joining again tells how the channel is joined.
+        """
+        name = subscribe_channel(text)
+        channel = self._channels.get(name)
+        if channel is None:
+            if len(self._channels) >= MOST_CHANNELS:
+                raise TooManyChannels(f"a member has at most {MOST_CHANNELS} channels")
+            channel = self._channels[name] = Channel(name, self._metrics)
+        async with channel.turn:
+            if channel.standing.joined:
+                return channel.join
+            # The one that was left in the meantime is not in the books any more.
+            self._channels[name] = channel
+            await channel.stop()
+            channel.begin()
+            try:
+                await self._subscribe(channel)
+            except BaseException as error:
+                channel.move(Event.REFUSED)
+                denied = isinstance(error, PermissionViolation)
+                self._metrics.counter("messaging_joins", "refused" if denied else "failed").inc()
+                self._rest(channel)
+                raise
+            channel.move(Event.CONFIRMED)
+            channel.pump = asyncio.create_task(self._pump(channel))
+            if self._marker is None:
+                self._marker = asyncio.create_task(self._mark())
+            try:
+                await self._enrol(channel)
+            finally:
+                if not channel.enrolled:
+                    channel.member = asyncio.create_task(self._enrol_later(channel))
+            join = channel.join
+            self._metrics.counter("messaging_joins", "durable" if join.durable else "live").inc()
+            if join.shortfall is not None and self._log is not None:
+                self._log.warning("channel_joined_live", channel=name, shortfall=join.shortfall)
+            return join
+
+    async def _subscribe(self, channel: Channel) -> None:
+        """Watermark, then subscription (C7-20, C7-21). A frontier that cannot be read keeps nobody from joining."""
+        with contextlib.suppress(HistoryUnreadable, HistoryNotGranted, ConnectionFault, TimeoutError):
+            async with asyncio.timeout(WATERMARK_SECONDS):
+                channel.marks.begin(await self._history.frontier())
+        subject = CHAT.filter(space=self._space, channel=channel.name)
+        channel.subscribed(await self._connection.subscribe(subject))
+
+    async def _enrol(self, channel: Channel) -> None:
+        """One attempt at everything beyond the subscription."""
+        if channel.scope is Scope.PATTERN:
+            channel.shortfall = LIVE_ONLY
+        await self._enrolment.write(channel)
+        channel.nudge()
+
+    async def _enrol_later(self, channel: Channel) -> None:
+        backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
+        while not channel.enrolled:
+            await asyncio.sleep(backoff.failed())
+            await self._enrol(channel)
+        if self._log is not None:
+            self._log.info("channel_enrolled", channel=channel.name, state=channel.standing.shown)
+
+    # ---- what comes in ----
+
+    async def _pump(self, channel: Channel) -> None:
+        """Bring what a channel has to the inbox, until the subscription ends."""
+        try:
+            await self._bring(channel)
+        except SubscriptionClosed:
+            return
+        except Stopped as error:
+            self._inbox.fail(error)
+        except PermissionViolation as error:
+            self._dropped(channel, error)
+
+    async def _bring(self, channel: Channel) -> None:
+        subscription = channel.subscription
+        backoff = Backoff(_READ_RETRY, _LONGEST_READ_RETRY)
+        retry_at = 0.0
+        reading: asyncio.Task[bool] | None = None
+        try:
+            while True:
+                if channel.was_interrupted() or channel.take_nudge():
+                    retry_at = 0.0
+                if reading is None and channel.lacks and self._clock().mono >= retry_at:
+                    reading = asyncio.create_task(self._replay.run(channel))
+                    reading.add_done_callback(lambda _: subscription.nudge())
+                    # The past comes before what is live, unless it lets itself be waited for.
+                    await asyncio.wait((reading,), timeout=HOLD_SECONDS)
+                if reading is not None and reading.done():
+                    if reading.result():
+                        backoff.succeeded()
+                    else:
+                        retry_at = self._clock().mono + backoff.failed()
+                    reading = None
+                message = subscription.poll()
+                if message is None:
+                    rest = max(0.0, retry_at - self._clock().mono) if reading is None and channel.lacks else None
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(rest):
+                            await subscription.stirred()
+                    continue
+                channel.came(message)
+                if channel.unmarked == MARK_MESSAGES:
+                    self._busy.set()
+                await self._inbox.live(message)
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    def _dropped(self, channel: Channel, error: PermissionViolation) -> None:
+        """The broker refuses what it took before: the channel is not joined any more (C7-18)."""
+        self._metrics.counter("messaging_channel_refusals").inc()
+        if self._log is not None:
+            self._log.error("channel_dropped", channel=channel.name, text=str(error))
+        channel.move(Event.DROPPED)
+        if channel.member is not None:
+            channel.member.cancel()
+        self._rest(channel)
+
+    async def _mark(self) -> None:
+        """Note from time to time how far the channels have come (``Marks``)."""
+        while True:
+            self._busy.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(MARK_SECONDS):
+                    await self._busy.wait()
+            standing = [
+                (one, one.breaks)
+                for one in self._channels.values()
+                if one.standing.joined and one.unmarked and not one.lacks
+            ]
+            if not standing:
+                continue
+            try:
+                frontier = await self._history.frontier()
+            except (HistoryUnreadable, HistoryNotGranted, ConnectionFault):
+                continue  # the marks stay where they are: more is read again, nothing is missed
+            for channel, breaks in standing:
+                if channel.breaks == breaks:
+                    channel.mark(frontier)
+
+    # ---- leave ----
+
+    async def leave(self, text: str) -> Left:
+        """Leave a channel, also one that an earlier process of this lifecycle joined (C7-15, C7-19). ``Left`` says
+        whether the durable membership is closed; where it is not, closing is tried until it is."""
+        name = subscribe_channel(text)
+        channel = self._channels.setdefault(name, Channel(name, self._metrics))
+        async with channel.turn:
+            self._channels[name] = channel
+            channel.move(Event.LEAVE)
+            await channel.stop()
+            try:
+                closed = await self._enrolment.leave(channel)
+            except BaseException:
+                channel.move(Event.GONE)
+                self._rest(channel)
+                raise
+            channel.move(Event.CLOSED if closed else Event.GONE)
+            self._rest(channel)
+            return Left(name, closed)
+
+    def _rest(self, channel: Channel) -> None:
+        """A channel that is not joined: close what is owed, or forget it."""
+        if not channel.standing.owed:
+            self._channels.pop(channel.name, None)
+        else:
+            channel.member = asyncio.create_task(self._close_later(channel))
+
+    async def _close_later(self, channel: Channel) -> None:
+        backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
+        while channel.standing.owed:
+            await asyncio.sleep(backoff.failed())
+            if await self._enrolment.close(channel):
+                channel.move(Event.CLOSED)
+        self._channels.pop(channel.name, None)
+        if self._log is not None:
+            self._log.info("membership_closed", channel=channel.name)
+
+    async def close(self) -> None:
+        """Stop reading. Memberships stay: they are the lifecycle's, not the process's."""
+        if self._marker is not None:
+            self._marker.cancel()
+            await asyncio.gather(self._marker, return_exceptions=True)
+        for channel in list(self._channels.values()):
+            await channel.stop()
+            channel.gone()
+        self._channels.clear()

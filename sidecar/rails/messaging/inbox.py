@@ -1,0 +1,345 @@
+"""Everything that comes in for a member as one stream: judged, coalesced, handed out in order, settled when handled.
+
+What is refused is counted by its reason and never tried again: dropped live, skipped in history, terminated where it is
+durable (C4-25, C4-27). The stream holds a bounded number of deliveries; who brings more waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from nats.aio.msg import Msg
+
+from sidecar.base.clock import Now
+from sidecar.ops.logging import Log
+from sidecar.ops.metrics import Metrics
+from sidecar.rails.connection import ConnectionFault
+from sidecar.rails.envelopes.message import Message
+from sidecar.rails.envelopes.receive import Meta, Received, Rejected, Source, receive
+from sidecar.rails.messaging.desk import Delivery, Desk, Place, Stage, Via
+from sidecar.rails.messaging.durables import Durable, From, judge
+from sidecar.rails.messaging.frames import Frame
+from sidecar.rails.messaging.intake import HeldCopy
+from sidecar.rails.names.subjects import delivery_of
+
+DEPTH: Final = 1_024
+"""Deliveries that wait for the member."""
+HANDLING_SECONDS: Final = 600.0
+"""How long a delivery is renewed while it is handled; then it is given up and comes again."""
+RENEWAL_TICK: Final = 5.0
+MOST_PARKED: Final = 64
+"""Requests that the gate has, and may give back."""
+_NOBODY: Final = frozenset[str]()
+
+
+class InboxClosed(Exception):  # noqa: N818 - a state
+    """There will be no more deliveries."""
+
+
+class Gate(Protocol):
+    """What decides about work for a role, right before it is shown (C8.1-12, C8.1-13)."""
+
+    async def admit(self, copy: HeldCopy, message: Message) -> bool:
+        """Whether it is shown now; otherwise the gate has it, and will put it back or forget it."""
+
+
+class Delivered:
+    """One message, as a member gets it. ``meta.kind`` and ``meta.target`` come from the subject (C4-05).
+
+    A message with durable copies is acked by :meth:`handled` and never before; a process that ends without it gets the
+    message again. While it is out, its copies are renewed, for ten minutes at most. A message that only came live or
+    from history needs no word, though one does no harm.
+    """
+
+    __slots__ = ("_delivery", "_inbox", "message", "meta")
+
+    def __init__(self, delivery: Delivery[HeldCopy], inbox: Inbox) -> None:
+        self._delivery = delivery
+        self._inbox = inbox
+        self.message: Message = delivery.message
+        self.meta: Meta = delivery.meta
+
+    @property
+    def key(self) -> int:
+        """Tells this delivery from all others of this process, also from others with the same id or none (CD-15)."""
+        return self._delivery.key
+
+    @property
+    def ways(self) -> tuple[Via, ...]:
+        """The ways in which copies of it came so far."""
+        return tuple(self._delivery.ways)
+
+    @property
+    def durable(self) -> bool:
+        """Whether there is a copy that :meth:`handled` acks."""
+        return bool(self._delivery.copies)
+
+    async def handled(self) -> None:
+        """It was handled: its durable copies are acked, those that still come too (C4-19, C8-62)."""
+        for copy in self._inbox.done(self._delivery):
+            await copy.ack()
+
+    async def refuse(self) -> None:
+        """It is invalid for good: its durable copies are terminated (C8-64)."""
+        for copy in self._inbox.done(self._delivery):
+            await copy.term()
+
+    async def later(self, delay: float = 0.0) -> None:
+        """Not now: its durable copies come again, not before ``delay`` seconds (C8-63). One without them is gone."""
+        for copy in self._inbox.done(self._delivery, again=True):
+            await copy.nak(delay)
+
+
+class Inbox:
+    """The one stream of a member. Several bring to it, one reads."""
+
+    def __init__(
+        self,
+        *,
+        mediated: bool,
+        clock: Callable[[], Now],
+        metrics: Metrics | None = None,
+        log: Log | None = None,
+        depth: int = DEPTH,
+        desk: Desk[HeldCopy] | None = None,
+    ) -> None:
+        self.gate: Gate | None = None
+        self._mediated = mediated
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
+        self._depth = depth
+        self._desk: Desk[HeldCopy] = desk or Desk()
+        self._roles: dict[str, Durable] = {}
+        self._parked: dict[HeldCopy, tuple[Durable, int]] = {}
+        self._waiting: deque[Delivery[HeldCopy]] = deque()
+        self._some = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._closed = False
+        self._ending: Exception = InboxClosed()
+        self._keeper: asyncio.Task[None] | None = None
+
+    # ---- what comes in ----
+
+    async def live(self, message: Msg) -> None:
+        """A frame of a core subscription of a channel (C8-25)."""
+        try:
+            received = receive(
+                message.data,
+                delivery_of(message.subject),
+                Source.LIVE,
+                header_names=message.headers or _NOBODY,
+                reply=message.reply,
+                mediated=self._mediated,
+            )
+        except Rejected as error:
+            self._refused(error, Via.LIVE)
+            return
+        await self._plain(received, Via.LIVE)
+
+    async def history(self, frame: Frame) -> None:
+        """A frame of the history of a channel (C7-24)."""
+        try:
+            received = receive(
+                frame.data,
+                delivery_of(frame.subject),
+                Source.HISTORY,
+                header_names=frame.headers,
+                mediated=self._mediated,
+            )
+        except Rejected as error:
+            self._refused(error, Via.HISTORY)
+            return
+        await self._plain(received, Via.HISTORY)
+
+    async def durable(self, copy: HeldCopy, durable: Durable) -> None:
+        """A copy of a durable of the member. What is refused for good is terminated here."""
+        via = Via.BACKSTOP if durable.source is From.BACKSTOP else Via.DURABLE
+        if durable.role:
+            self._roles[durable.role] = durable
+        try:
+            received = judge(copy.frame, durable, mediated=self._mediated)
+        except Rejected as error:
+            self._refused(error, via)
+            await copy.term()
+            return
+        place = Place(durable.consumer, copy.frame.sequence)
+        delivery, new = self._desk.take_durable(received, via, place, copy)
+        if new and delivery is not None:
+            await self._put(delivery)
+            return
+        self._coalesced(via)
+        if delivery is None:
+            copy.show()
+            await copy.ack()
+        elif delivery.stage is Stage.OUT:
+            copy.show()
+
+    async def offer(self, copy: HeldCopy) -> None:
+        """The gate gives a copy back: it may be read now, at the place where it came (C8.1-21)."""
+        parked = self._parked.pop(copy, None)
+        if parked is None:
+            return  # it was parked for so long that others took its place: the broker delivers it again
+        durable, arrival = parked
+        received = judge(copy.frame, durable, mediated=self._mediated)
+        place = Place(durable.consumer, copy.frame.sequence)
+        delivery, new = self._desk.take_durable(received, Via.DURABLE, place, copy)
+        if new and delivery is not None:
+            delivery.arrival = arrival
+            await self._put(delivery)
+
+    async def _plain(self, received: Received, via: Via) -> None:
+        delivery, new = self._desk.take(received, via)
+        if new and delivery is not None:
+            await self._put(delivery)
+        else:
+            self._coalesced(via)
+
+    async def _put(self, delivery: Delivery[HeldCopy]) -> None:
+        behind = len(self._waiting)
+        while behind and self._waiting[behind - 1].arrival > delivery.arrival:
+            behind -= 1
+        self._waiting.insert(behind, delivery)
+        self._some.set()
+        if self._metrics is not None:
+            self._metrics.gauge("messaging_waiting").inc()
+        # Whoever brought the one too many brings no other before there is room.
+        while len(self._waiting) > self._depth and not self._closed:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _refused(self, error: Rejected, via: Via) -> None:
+        if self._metrics is not None:
+            self._metrics.counter("messaging_refused", via.value, error.reason.value).inc()
+        if self._log is not None:
+            self._log.warning("message_refused", reason=error.reason.value, way=via.value, detail=error.detail)
+
+    def _coalesced(self, via: Via) -> None:
+        if self._metrics is not None:
+            self._metrics.counter("messaging_coalesced", via.value).inc()
+
+    # ---- what goes out ----
+
+    async def next(self) -> Delivered:
+        """The next delivery, in the order of the first copies. Raises InboxClosed, or what :meth:`fail` said."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep())
+        while True:
+            while not self._waiting:
+                if self._closed:
+                    raise self._ending
+                self._some.clear()
+                await self._some.wait()
+            head = self._waiting[0]
+            if head.copies and self._desk.full and not self._closed:
+                self._moved.clear()
+                await self._moved.wait()
+                continue
+            self._waiting.popleft()
+            self._moved.set()
+            if self._metrics is not None:
+                self._metrics.gauge("messaging_waiting").dec()
+            if head.stage is Stage.WAITING and await self._admitted(head):
+                return self._handed_out(head)
+
+    async def _admitted(self, delivery: Delivery[HeldCopy]) -> bool:
+        if self.gate is None or delivery.meta.kind != "anycast":
+            return True
+        copy = next(iter(delivery.copies.values()))
+        # The copy is the gate's until it is admitted; the next one of this message is another delivery.
+        self._parked[copy] = (self._roles[delivery.meta.target], delivery.arrival)
+        if len(self._parked) > MOST_PARKED:
+            del self._parked[next(iter(self._parked))]
+        if await self.gate.admit(copy, delivery.message):
+            self._parked.pop(copy, None)
+            return True
+        self._desk.close(delivery, again=True)
+        return False
+
+    def _handed_out(self, delivery: Delivery[HeldCopy]) -> Delivered:
+        self._desk.hand_out(delivery, self._clock().mono)
+        for copy in delivery.copies.values():
+            if self._metrics is not None:
+                self._metrics.histogram("messaging_wait_seconds").observe(copy.held.age(self._clock()))
+            copy.show()
+        if self._metrics is not None:
+            self._metrics.counter("messaging_surfaced", delivery.meta.kind, delivery.ways[0].value).inc()
+            self._metrics.gauge("messaging_in_flight").set(self._desk.out)
+            if delivery.meta.mismatched:
+                self._metrics.counter("messaging_mismatched").inc()
+        return Delivered(delivery, self)
+
+    def done(self, delivery: Delivery[HeldCopy], *, again: bool = False) -> list[HeldCopy]:
+        """The member is done with a delivery: the copies to settle."""
+        copies = self._desk.close(delivery, again=again)
+        self._moved.set()
+        return copies
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The keys of deliveries that were handed out and have copies to settle; the oldest first."""
+        return tuple(delivery.key for delivery in self._desk.bound)
+
+    async def _keep(self) -> None:
+        """Renew what is being handled (C8-66), and give up what is handled for too long."""
+        while True:
+            await asyncio.sleep(RENEWAL_TICK)
+            for delivery in self._desk.bound:
+                await self._tend(delivery)
+
+    async def _tend(self, delivery: Delivery[HeldCopy]) -> None:
+        now = self._clock()
+        if now.mono - delivery.out_since > HANDLING_SECONDS:
+            for copy in self.done(delivery, again=True):
+                copy.forget()
+            if self._metrics is not None:
+                self._metrics.counter("messaging_given_up").inc()
+            if self._log is not None:
+                self._log.error("delivery_given_up", kind=delivery.meta.kind, key=delivery.key)
+            return
+        for copy in list(delivery.copies.values()):
+            if copy.held.renew_in(now) <= RENEWAL_TICK:
+                await copy.renew()
+
+    # ---- the end ----
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more will come; what waits can still be read."""
+        if not self._closed:
+            self._closed, self._ending = True, error
+            self._some.set()
+            self._moved.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Wait until the member has settled what it has; False when that takes longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._desk.bound:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, *, drain: float = 0.0) -> None:
+        """No more deliveries. What waits is put back, so that it comes again at once; what the member has may be
+        settled for ``drain`` seconds, and comes again when its ack wait is over. May be called twice."""
+        self._closed = True
+        self._some.set()
+        self._moved.set()
+        while self._waiting:
+            delivery = self._waiting.popleft()
+            if self._metrics is not None:
+                self._metrics.gauge("messaging_waiting").dec()
+            for copy in self._desk.close(delivery, again=True):
+                try:
+                    await copy.nak()
+                except ConnectionFault:
+                    break  # there is no link: the ack wait does the same
+        await self.drain(drain)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)

@@ -1,0 +1,114 @@
+"""The durables of a member, each read into its inbox for as long as the member lives.
+
+A durable that an operator has deleted, or that the credential does not cover any more, ends its reading. That is said
+loudly, and tried again with growing waits: a member that goes on without one would miss messages in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from sidecar.base.clock import Now
+from sidecar.ops.logging import Log
+from sidecar.ops.metrics import Metrics
+from sidecar.rails.connection import PermissionViolation, Stopped
+from sidecar.rails.connection.streams import ConsumerGone
+from sidecar.rails.messaging.durables import Durable, From
+from sidecar.rails.messaging.inbox import Gate, Inbox
+from sidecar.rails.messaging.intake import Intake, IntakeClosed, IntakeRefused
+from sidecar.rails.messaging.pacing import Backoff
+
+FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
+_REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (ConsumerGone, "gone"),
+    (PermissionViolation, "denied"),
+    (IntakeRefused, "refused"),
+)
+
+
+class StartableGate(Gate, Protocol):
+    """The gate of the roles, with its life."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Sources:
+    """One reader for each durable."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        gate: StartableGate,
+        durables: Sequence[Durable],
+        intake_of: Callable[[Durable], Intake],
+        *,
+        clock: Callable[[], Now],
+        metrics: Metrics,
+        log: Log | None = None,
+    ) -> None:
+        self.faults: dict[str, str] = {}
+        """Durables that are not read at the moment, and why."""
+        self._inbox = inbox
+        self._gate = gate
+        self._durables = durables
+        self._intake_of = intake_of
+        self._metrics = metrics
+        self._log = log
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gated = False
+
+    def start(self) -> None:
+        """Begin to read; nothing the second time."""
+        if self._tasks:
+            return
+        own = [durable for durable in self._durables if durable.source is not From.ROLE]
+        roles = [durable for durable in self._durables if durable.source is From.ROLE]
+        self._tasks = [asyncio.create_task(self._read(durable)) for durable in own]
+        if roles:
+            self._inbox.gate = self._gate
+            self._gated = True
+            self._tasks.append(asyncio.create_task(self._read_roles(roles)))
+
+    async def _read_roles(self, roles: Sequence[Durable]) -> None:
+        """The gate has to stand before the first copy comes (C8.1-06)."""
+        await self._gate.start()
+        await asyncio.gather(*(self._read(durable) for durable in roles))
+
+    async def _read(self, durable: Durable) -> None:
+        backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
+        while True:
+            intake = self._intake_of(durable)
+            try:
+                while True:
+                    copy = await intake.take()
+                    self.faults.pop(durable.consumer, None)
+                    backoff.succeeded()
+                    await self._inbox.durable(copy, durable)
+            except (Stopped, IntakeClosed) as error:
+                self._inbox.fail(error)
+                return
+            except Exception as error:  # whatever ends a source, the member must hear of it and go on
+                self._ended(durable, error)
+            finally:
+                await intake.close()
+            await asyncio.sleep(backoff.failed())
+
+    def _ended(self, durable: Durable, error: Exception) -> None:
+        reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "fault")
+        text = str(error) if reason != "fault" else type(error).__name__
+        self.faults[durable.consumer] = text
+        self._metrics.counter("messaging_source_failures", durable.source.value, reason).inc()
+        if self._log is not None:
+            self._log.error("messaging_source_failed", source=durable.source.value, reason=reason, text=text)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._gated:
+            await self._gate.close()

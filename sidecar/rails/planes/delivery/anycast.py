@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from sidecar.base.strictjson import SAFE_INTEGER, JsonError, JsonValue, canonical, parse
 from sidecar.rails.names import InvalidName, Principal, buckets, principals, subjects
 from sidecar.rails.names.limits import ANYCAST_ROW_SECONDS, MAX_ANYCAST_VALUE, MAX_DISPLAY_NAME
-from sidecar.rails.names.tokens import GRAMMARS, epoch_token
+from sidecar.rails.names.tokens import epoch_token
 
 VERSION: Final = 1
 MAX_OWED: Final = 32
@@ -170,7 +170,7 @@ class Record:
         return cls(
             id=fields.text("id", MAX_ID),
             role=fields.text("role", 64),
-            sender=fields.text("sender", 160),
+            sender=fields.principal("sender"),
             epoch=fields.text("epoch", _MAX_EPOCH),
             sequence=fields.number("seq", 1),
             state=state,
@@ -253,7 +253,13 @@ class _Fields:
         if not isinstance(found, Mapping):
             raise InvalidRecord(f"{name} is no object")
         fields = _Fields(found)
-        return Ref(fields.text("id", 160), fields.text("name", MAX_DISPLAY_NAME))
+        return Ref(fields.principal("id"), fields.text("name", MAX_DISPLAY_NAME))
+
+    def principal(self, name: str) -> str:
+        try:
+            return Principal.from_dot(self.value.get(name)).dot
+        except InvalidName:
+            raise InvalidRecord(f"{name} is no principal") from None
 
     def owed(self) -> tuple[Owed, ...]:
         found = self.value.get("owed")
@@ -453,18 +459,3 @@ def notice_data(record: Record, owed: Owed) -> dict[str, JsonValue]:
         "taker": owed.taker.json,
     }
     return value if owed.previous is None else {**value, "previous": owed.previous.json}
-
-
-def check_sequence(value: JsonValue) -> int | None:
-    """A stream sequence, or None."""
-    return value if type(value) is int and 1 <= value <= SAFE_INTEGER else None
-
-
-def holder_of(names: Mapping[str, str]) -> Principal | None:
-    """The holder that a take subject names."""
-    if not GRAMMARS["role"].accepts(names["role"]):
-        return None
-    try:
-        return Principal(names["owner"], names["actor"])
-    except InvalidName:
-        return None

@@ -23,7 +23,7 @@ def default_root() -> Path:
     return Path(home) / "sidecar" / "nats"
 
 
-def _root_option(function: _Command) -> _Command:
+def root_option(function: _Command) -> _Command:
     return click.option(
         "--root",
         type=click.Path(path_type=Path, file_okay=False),
@@ -44,8 +44,8 @@ class BrokerType(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-_server_option = click.option("--server", type=BrokerType(), help="The broker, as nats://HOST:PORT.")
-_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+server_option = click.option("--server", type=BrokerType(), help="The broker, as nats://HOST:PORT.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
 
 @click.group(name="space")
@@ -54,8 +54,8 @@ def command() -> None:
 
 
 @command.command()
-@_root_option
-@_json_option
+@root_option
+@json_option
 def trust(root: Path, as_json: bool) -> None:
     """Print what the broker's configuration needs to trust this directory.
 
@@ -67,10 +67,10 @@ def trust(root: Path, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@_root_option
-@_server_option
+@root_option
+@server_option
 @click.option("--form", type=click.Choice([form.value for form in Form]), help="How agents read.  [default: mediated]")
-@_json_option
+@json_option
 def create(name: str, root: Path, server: str | None, form: str | None, as_json: bool) -> None:
     """Make the space NAME: keys, account, streams and buckets. Run it again to finish or to prove it.
 
@@ -86,8 +86,8 @@ def create(name: str, root: Path, server: str | None, form: str | None, as_json:
 
 
 @command.command(name="list")
-@_root_option
-@_json_option
+@root_option
+@json_option
 def list_spaces(root: Path, as_json: bool) -> None:
     """The spaces of this directory."""
     found = work.spaces(root)
@@ -99,9 +99,9 @@ def list_spaces(root: Path, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@_root_option
-@_server_option
-@_json_option
+@root_option
+@server_option
+@json_option
 def show(name: str, root: Path, server: str | None, as_json: bool) -> None:
     """Show the space NAME.
 

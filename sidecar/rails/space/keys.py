@@ -15,7 +15,7 @@ from sidecar.rails.space.asking import SECONDS, BrokerRefused, ask
 _NO_MESSAGE: Final = 10037
 _WRONG_LAST: Final = 10071
 _OPERATION: Final = headers.KV_OPERATION.encode()
-_ENDED: Final = (b"DEL", b"PURGE")
+_ENDED: Final = tuple(one.encode() for one in headers.KV_MARKERS)
 
 
 class Changed(Exception):  # noqa: N818 - what happened

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 
-from sidecar.rails.names import api, streams
+from sidecar.rails.names import api, consumers, streams
 from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.space.asking import BrokerRefused as BrokerRefused
 from sidecar.rails.space.asking import ask
@@ -73,6 +73,16 @@ async def activate(
     if faults:
         raise WrongShape(faults)
     return made
+
+
+async def dm_frontier(client: Client, space: str, lifecycle: Lifecycle, *, seconds: float = 10.0) -> int:
+    """The activation frontier of a lifecycle that has its durables: the last message before it (C8-30)."""
+    stream, name = streams.DM.stream(space), consumers.DM.build(**lifecycle.names)
+    found = await _durable_info(client, stream, name, seconds)
+    start = (found or {}).get("opt_start_seq")
+    if type(start) is not int:
+        raise WrongShape({name: ["it does not say where it starts"]})
+    return start - 1
 
 
 async def shape(client: Client, space: str, *, seconds: float = 10.0) -> dict[str, list[str] | None]:

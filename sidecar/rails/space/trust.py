@@ -59,10 +59,10 @@ class BrokerTrust:
         with DirLock(root) as lock:
             return cls(
                 root,
-                _key(root / "operator.nk", OPERATOR, entropy, lock),
-                _key(root / "operator-signing.nk", OPERATOR, entropy, lock),
-                _key(root / "system.nk", ACCOUNT, entropy, lock),
-                _key(root / "system-signing.nk", ACCOUNT, entropy, lock),
+                kept_key(root / "operator.nk", OPERATOR, entropy, lock),
+                kept_key(root / "operator-signing.nk", OPERATOR, entropy, lock),
+                kept_key(root / "system.nk", ACCOUNT, entropy, lock),
+                kept_key(root / "system-signing.nk", ACCOUNT, entropy, lock),
             )
 
     def operator_token(self, now: int) -> str:
@@ -112,8 +112,8 @@ class SpaceTrust:
         """The account in ``directory``; keys that are missing are made. Raises UnsafeFile."""
         ensure_private_dir(directory)
         with DirLock(directory) as lock:
-            identity = _key(directory / "account.nk", ACCOUNT, entropy, lock)
-            return cls(directory, space, identity, _key(directory / "signing.nk", ACCOUNT, entropy, lock))
+            identity = kept_key(directory / "account.nk", ACCOUNT, entropy, lock)
+            return cls(directory, space, identity, kept_key(directory / "signing.nk", ACCOUNT, entropy, lock))
 
     def account_token(self, trust: BrokerTrust, now: int, *, fresh: bool = False) -> str:
         """The account's token: the kept one with its revocations, or a new one.
@@ -169,7 +169,8 @@ class SpaceTrust:
         )
 
 
-def _key(path: Path, role: int, entropy: Entropy, lock: DirLock) -> KeyPair:
+def kept_key(path: Path, role: int, entropy: Entropy, lock: DirLock) -> KeyPair:
+    """The key of a seed file; one that is missing is made, and then never replaced. Raises UnsafeFile."""
     with contextlib.suppress(FileNotFoundError):
         return _read_key(path, role)
     write_private(path, KeyPair.generate(role, entropy).seed_text(), lock=lock, replace=False)

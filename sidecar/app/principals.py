@@ -1,0 +1,234 @@
+"""Principals of a space: given an identity, a lifecycle and credentials; renewed; ended. Every step may be run again.
+
+``add`` writes the record, then the ACL row, then the durables, then the creds. ``revoke`` voids the tokens at the
+broker first; then it fences, records and removes what the lifecycle had, and frees the alias for another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from nats.aio.client import Client
+
+from sidecar.app.principal_records import Record, Shelf, Stage, Wanted, shelves
+from sidecar.app.space_links import SpaceFailed, as_profile, now, told
+from sidecar.app.spaces import OpenSpace, check_name, space_info
+from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_secret, write_private
+from sidecar.base.secret import Secret
+from sidecar.rails.names import streams
+from sidecar.rails.names.principals import LOCAL_OWNER, Principal
+from sidecar.rails.space import retire
+from sidecar.rails.space.acl import fence, grant
+from sidecar.rails.space.creds import InvalidCreds, read_creds, write_creds
+from sidecar.rails.space.grants import check_life, permissions
+from sidecar.rails.space.holder import LONGEST_SECONDS, Ending, Form, Profile
+from sidecar.rails.space.nkeys import USER, KeyPair
+from sidecar.rails.space.owners import keyed, owner_of
+from sidecar.rails.space.provision import activate, dm_frontier
+from sidecar.rails.space.trust import SpaceTrust, kept_key, new_user
+
+_MONTH: Final = 30 * 24 * 3600
+MINTED: Final = tuple(
+    profile for profile in Profile if profile not in (Profile.PROVISIONER, Profile.DEPROVISIONER, Profile.DELIVERY)
+)
+"""Profiles of principals. The others are minted for a step, or by the process that is one."""
+BOUND: Final = (Profile.AGENT, Profile.DM_READER)
+"""Profiles whose lifecycle binds durables."""
+_SECRET_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalInfo:
+    """A principal as commands show it; ``expires_at`` is None without a creds file."""
+
+    record: Record
+    creds: Path
+    user: str | None
+    expires_at: int | None
+
+
+def default_seconds(profile: Profile) -> int:
+    """Life of a credential when nobody says one: thirty days, or as long as the profile allows."""
+    return min(_MONTH, LONGEST_SECONDS[profile])
+
+
+def derived_owner(root: Path, space: str, identity: str) -> str:
+    """The owner token of an identity in this space (C2-03), under a secret that is made once."""
+    path = root / "spaces" / space_info(root, space).name / "owners.key"
+    with contextlib.suppress(FileExistsError):
+        write_private(path, Secret(os.urandom(_SECRET_BYTES)), replace=False)
+    return owner_of(identity, keyed(read_secret(path, _SECRET_BYTES)))
+
+
+# ---- what there is ----
+
+
+def principals(root: Path, space: str) -> list[PrincipalInfo]:
+    """Every principal of a space, ended ones too, by name."""
+    found = []
+    for shelf in shelves(_directory(root, space)):
+        if (record := shelf.read()) is not None:
+            found.append(_info(shelf, record))
+    return found
+
+
+def principal_info(root: Path, space: str, principal: Principal) -> PrincipalInfo:
+    """One principal. Raises SpaceFailed when there is none of that name."""
+    shelf = Shelf(_directory(root, space), principal)
+    record = shelf.read()
+    if record is None:
+        raise SpaceFailed(f"there is no principal {principal.dot} in {space}; make it with: sidecar principal add")
+    return _info(shelf, record)
+
+
+def _info(shelf: Shelf, record: Record) -> PrincipalInfo:
+    try:
+        creds = read_creds(shelf.creds_file)
+    except (FileNotFoundError, InvalidCreds):
+        return PrincipalInfo(record, shelf.creds_file, None, None)
+    return PrincipalInfo(record, shelf.creds_file, creds.key.public, creds.token.expires_at)
+
+
+def _directory(root: Path, space: str) -> Path:
+    return root / "spaces" / check_name(space) / "principals"
+
+
+@contextlib.contextmanager
+def _only(directory: Path) -> Iterator[None]:
+    """One command at a time changes the principals of a space."""
+    ensure_private_dir(directory)
+    with DirLock(directory):
+        yield
+
+
+# ---- add and renew ----
+
+
+async def add(space: OpenSpace, wanted: Wanted) -> PrincipalInfo:
+    """Make a principal, finish one, or give a living one other lists and roles. Raises SpaceFailed, GrantRefused,
+    InvalidName before anything is written for what may not be granted."""
+    directory = space.directory / "principals"
+    _check(space.name, space.form, wanted)
+    with _only(directory):
+        shelf = Shelf(directory, wanted.principal)
+        record = _begun(shelf, wanted)
+        holder = wanted.holder(space.name, space.form, record.uid, new_user(os.urandom).public)
+        if wanted.profile is Profile.AGENT:
+            async with told():
+                await grant(space.client, space.name, record.lifecycle, holder.readable, wanted.roles, _now_ms())
+        if wanted.profile in BOUND:
+            async with told():
+                await activate(space.client, space.name, record.lifecycle, wanted.roles)
+                begin = await dm_frontier(space.client, space.name, record.lifecycle)
+            record = replace(record, frontiers={streams.DM.stream(space.name): begin})
+        _mint(space.account, space.form, shelf, record)
+        return _info(shelf, shelf.write(replace(record, stage=Stage.ACTIVE)))
+
+
+def _check(space: str, form: Form, wanted: Wanted) -> None:
+    if wanted.profile not in MINTED:
+        raise SpaceFailed(f"profile {wanted.profile} is not one of a principal; a command or process mints its own")
+    check_life(wanted.profile, wanted.seconds)
+    permissions(wanted.profile, wanted.holder(space, form, "0" * 26, new_user(os.urandom).public))
+
+
+def _begun(shelf: Shelf, wanted: Wanted) -> Record:
+    """The record of the lifecycle to work on, written: a new one, or the living one with what is wanted now."""
+    kept = shelf.read()
+    if kept is None or kept.stage is Stage.ENDED:
+        past = () if kept is None else kept.past
+        return shelf.write(Record(wanted, os.urandom(16).hex(), Stage.PENDING, past=past))
+    if kept.stage is Stage.ENDING:
+        raise SpaceFailed(f"{wanted.principal.dot} is being revoked; finish that first with: sidecar principal revoke")
+    if kept.wanted.profile is not wanted.profile:
+        raise SpaceFailed(f"{wanted.principal.dot} has profile {kept.wanted.profile}; revoke it to give it another")
+    # An active one that is changed is pending again: a run that dies is finished with what is wanted now.
+    return kept if kept.wanted == wanted else shelf.write(replace(kept, wanted=wanted, stage=Stage.PENDING))
+
+
+def renew(root: Path, space: str, principal: Principal, seconds: int | None = None) -> PrincipalInfo:
+    """Mint the creds again: same key and lifecycle, another end; no broker is needed. Raises SpaceFailed, GrantRefused."""
+    info = space_info(root, space)
+    directory = _directory(root, info.name)
+    shelf = Shelf(directory, principal)
+    with _only(directory):
+        record = principal_info(root, info.name, principal).record
+        if record.stage is not Stage.ACTIVE:
+            raise SpaceFailed(f"{principal.dot} is {record.stage}; there are no creds to renew")
+        account = SpaceTrust.open(root / "spaces" / info.name, info.name, os.urandom)
+        _mint(account, info.form, shelf, record, seconds)
+    return _info(shelf, record)
+
+
+def _mint(account: SpaceTrust, form: Form, shelf: Shelf, record: Record, seconds: int | None = None) -> None:
+    key = _key(shelf)
+    wanted = record.wanted
+    holder = wanted.holder(account.space, form, record.uid, key.public)
+    token = account.issue(wanted.profile, holder, key, now(), wanted.seconds if seconds is None else seconds)
+    write_creds(shelf.creds_file, token, key)
+    key.wipe()
+
+
+def _key(shelf: Shelf) -> KeyPair:
+    with DirLock(shelf.directory) as lock:
+        return kept_key(shelf.key_file, USER, os.urandom, lock)
+
+
+# ---- the end ----
+
+
+async def revoke(space: OpenSpace, principal: Principal) -> PrincipalInfo:
+    """End a principal: its tokens are void at the broker, its ACL row reads nothing, its durables and memberships are
+    gone, and where it ended is recorded before its alias is free (C8-33). Raises SpaceFailed."""
+    directory = space.directory / "principals"
+    with _only(directory):
+        shelf = Shelf(directory, principal)
+        record = principal_info(space.root, space.name, principal).record
+        if record.stage is Stage.ENDED:
+            return _info(shelf, record)
+        record = shelf.write(replace(record, stage=Stage.ENDING))
+        if shelf.key_file.exists():
+            await space.push(space.account.revoke(space.trust, _key(shelf).public, now()))
+        if record.wanted.profile in BOUND:
+            record = await _retire(space, shelf, record)
+        for path in (shelf.creds_file, shelf.key_file):
+            path.unlink(missing_ok=True)
+        return _info(shelf, shelf.write(record.ended(now())))
+
+
+async def _retire(space: OpenSpace, shelf: Shelf, record: Record) -> Record:
+    """Fence first, then look what is left, then remove it by exact names (CB-74..CB-76)."""
+    life = record.lifecycle
+
+    def ender(channels: tuple[str, ...] = ()) -> contextlib.AbstractAsyncContextManager[Client]:
+        return as_profile(space.account, space.form, space.url, Profile.DEPROVISIONER, Ending(life, channels))
+
+    async with told(), ender() as client:
+        await fence(space.client, client, space.name, life, _now_ms())
+        if record.retired is None:
+            record = shelf.write(replace(record, retired=await retire.frontiers(space.client, space.name)))
+        await retire.unbind(client, space.name, life)
+    channels = await retire.memberships(space.client, space.name, life)
+    for part in retire.batches(channels):
+        if part:
+            async with told(), ender(part) as client:
+                await retire.leave(client, space.name, life, part)
+    return record
+
+
+def local(actor: str) -> Principal:
+    """A principal of the static path without an identity behind it (C2-06)."""
+    return Principal(LOCAL_OWNER, actor)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+__all__ = ["PrincipalInfo", "UnsafeFile", "Wanted", "add", "derived_owner", "principals", "renew", "revoke"]

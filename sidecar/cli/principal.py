@@ -1,0 +1,199 @@
+"""``sidecar principal``: who is in a space, with which credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sidecar.app import principals as work
+from sidecar.app.principal_records import Wanted
+from sidecar.app.spaces import open_space
+from sidecar.cli.space import json_option, root_option, server_option
+from sidecar.rails.names.errors import InvalidName
+from sidecar.rails.names.principals import Principal, check_mintable
+from sidecar.rails.space.holder import Profile
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_DAY = 86_400
+
+
+class PrincipalType(click.ParamType[Principal]):
+    """``OWNER.ACTOR``."""
+
+    name = "owner.actor"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Principal:
+        try:
+            return Principal.from_dot(value)
+        except InvalidName as error:
+            self.fail(f"a principal is OWNER.ACTOR: {error.reason}", param, ctx)
+
+
+def _space_option(function: _Command) -> _Command:
+    return click.option("--space", required=True, help="The space.")(function)
+
+
+_days_option = click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Life of the credential.")
+
+
+@click.group(name="principal")
+def command() -> None:
+    """Principals of a space: add one, renew its creds, revoke it."""
+
+
+@command.command()
+@root_option
+@server_option
+@_space_option
+@click.option("--owner", help="Owner token: local, or one that was derived before.")
+@click.option("--identity", help="Stable identity, such as a login's subject; the owner token is derived from it.")
+@click.option("--actor", required=True, help="Handle of the instance under its owner.")
+@click.option(
+    "--profile",
+    type=click.Choice([one.value for one in work.MINTED]),
+    default=Profile.AGENT.value,
+    show_default=True,
+    help="What it may do.",
+)
+@click.option("--name", default="", help="Display name, at most 128 characters.")
+@click.option("--subscribe", multiple=True, metavar="CHANNEL", help="Channel or family that it joins at the start.")
+@click.option("--allow-subscribe", multiple=True, metavar="CHANNEL", help="What it may read.  [default: --subscribe]")
+@click.option("--allow-publish", multiple=True, metavar="CHANNEL", help="Where it may post.  [default: nowhere]")
+@click.option("--role", multiple=True, help="Role that it serves.")
+@_days_option
+@json_option
+def add(
+    root: Path,
+    server: str | None,
+    space: str,
+    owner: str | None,
+    identity: str | None,
+    actor: str,
+    profile: str,
+    name: str,
+    subscribe: tuple[str, ...],
+    allow_subscribe: tuple[str, ...],
+    allow_publish: tuple[str, ...],
+    role: tuple[str, ...],
+    days: float | None,
+    as_json: bool,
+) -> None:
+    """Add a principal: its lifecycle, read ACL, durables and creds file. Run it again to finish it.
+
+    For a principal that is there, other lists and roles replace those it has; a credential that is out there keeps what
+    it says until it is replaced, revoked or ended.
+    """
+    if (owner is None) == (identity is None):
+        raise click.UsageError("one of --owner and --identity is needed.", click.get_current_context())
+    kind = Profile(profile)
+    broker = _needed(server)
+    token = check_mintable(owner) if identity is None else work.derived_owner(root, space, identity)
+    seconds = work.default_seconds(kind) if days is None else _seconds(days)
+    allowed = allow_subscribe or None
+    wanted = Wanted(Principal(token, actor), kind, seconds, name, subscribe, allowed, allow_publish, role)
+    _show(asyncio.run(_add(root, space, broker, wanted)), as_json)
+
+
+async def _add(root: Path, space: str, server: str, wanted: Wanted) -> work.PrincipalInfo:
+    async with open_space(root, space, server) as opened:
+        return await work.add(opened, wanted)
+
+
+@command.command(name="list")
+@root_option
+@_space_option
+@json_option
+def list_principals(root: Path, space: str, as_json: bool) -> None:
+    """The principals of a space, ended ones too."""
+    found = work.principals(root, space)
+    if as_json:
+        click.echo(json.dumps({"principals": [_object(info) for info in found]}))
+    for info in [] if as_json else found:
+        record = info.record
+        click.echo(f"{record.wanted.principal.dot}\t{record.wanted.profile}\t{record.stage}\t{record.uid}")
+
+
+@command.command()
+@click.argument("principal", type=PrincipalType())
+@root_option
+@_space_option
+@json_option
+def show(principal: Principal, root: Path, space: str, as_json: bool) -> None:
+    """Show the principal OWNER.ACTOR: lists, roles, lifecycle and where it began."""
+    _show(work.principal_info(root, space, principal), as_json)
+
+
+@command.command()
+@click.argument("principal", type=PrincipalType())
+@root_option
+@_space_option
+@_days_option
+@json_option
+def creds(principal: Principal, root: Path, space: str, days: float | None, as_json: bool) -> None:
+    """Renew the creds file of the principal OWNER.ACTOR: same key and lifecycle, another end. Needs no broker."""
+    _show(work.renew(root, space, principal, None if days is None else _seconds(days)), as_json)
+
+
+@command.command()
+@click.argument("principal", type=PrincipalType())
+@root_option
+@server_option
+@_space_option
+@json_option
+def revoke(principal: Principal, root: Path, server: str | None, space: str, as_json: bool) -> None:
+    """End the principal OWNER.ACTOR: its connections, its credentials, its read ACL, durables and memberships.
+
+    Run it again to finish it. The name may be added again: another lifecycle, which sees nothing of this one.
+    """
+    _show(asyncio.run(_revoke(root, space, _needed(server), principal)), as_json)
+
+
+async def _revoke(root: Path, space: str, server: str, principal: Principal) -> work.PrincipalInfo:
+    async with open_space(root, space, server) as opened:
+        return await work.revoke(opened, principal)
+
+
+def _seconds(days: float) -> int:
+    return max(1, int(days * _DAY))
+
+
+def _needed(server: str | None) -> str:
+    if server is None:
+        raise click.UsageError("the broker is needed: --server nats://HOST:PORT", click.get_current_context())
+    return server
+
+
+def _show(info: work.PrincipalInfo, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_object(info)))
+        return
+    record, wanted = info.record, info.record.wanted
+    lines = {
+        "principal": wanted.principal.dot,
+        "profile": wanted.profile.value,
+        "stage": record.stage.value,
+        "lifecycle": record.uid,
+        "reads": " ".join(wanted.subscribe if wanted.allow_subscribe is None else wanted.allow_subscribe) or "-",
+        "posts": " ".join(wanted.allow_publish) or "-",
+        "roles": " ".join(wanted.roles) or "-",
+        "creds": os.fspath(info.creds) if info.user else "-",
+        "ends": "-" if info.expires_at is None else str(info.expires_at),
+    }
+    for name, value in lines.items():
+        click.echo(f"{name:<10} {value}")
+
+
+def _object(info: work.PrincipalInfo) -> dict[str, Any]:
+    return {
+        "principal": info.record.wanted.principal.dot,
+        **info.record.value(),
+        "creds": os.fspath(info.creds) if info.user else None,
+        "user": info.user,
+        "expires_at": info.expires_at,
+    }

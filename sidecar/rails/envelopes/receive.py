@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sidecar.base.strictjson import MAX_BYTES, JsonError, JsonValue, parse
@@ -122,7 +123,7 @@ def receive(
     ``delivery``: the parsed subject, None if it does not parse. ``reply``: the frame's reply subject. ``mediated``: the
     space refuses a routing mismatch instead of marking it. ``limit``: the broker's ``max_payload``.
     """
-    if delivery is None or not delivery.surfaces or not delivery.concrete:
+    if delivery is None or not _may_be_shown(delivery):
         raise Rejected(Reason.MALFORMED_SUBJECT, source, "the subject carries no delivery of a principal to one target")
     if is_redirected(delivery, source, header_names, reply):
         raise Rejected(Reason.REDIRECTED, source, "stored bytes came where a publish is expected")
@@ -143,6 +144,12 @@ def receive(
         message,
         Meta(delivery.shown, delivery.space, delivery.sender, delivery.rest, historical, mismatched),
     )
+
+
+@lru_cache(maxsize=1024)
+def _may_be_shown(delivery: Delivery) -> bool:
+    """A reader hears the same few senders and channels, again and again."""
+    return delivery.surfaces and delivery.concrete
 
 
 def is_redirected(delivery: Delivery, source: Source, header_names: Iterable[str], reply: str) -> bool:

@@ -7,6 +7,7 @@ is shown only when ``Delivery.surfaces`` holds too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from sidecar.rails.names.limits import MAX_SUBJECT
@@ -122,6 +123,12 @@ def delivery_of(subject: str) -> Delivery | None:
     also for the liveness, take, endpoint, retired control and trace families (C3-22)."""
     if len(subject) > MAX_SUBJECT:
         return None
+    return _delivery_of(subject)
+
+
+@lru_cache(maxsize=1024)
+def _delivery_of(subject: str) -> Delivery | None:
+    """A reader hears the same few subjects, again and again."""
     tokens = subject.split(".")
     if len(tokens) < 3 or tokens[0] != _ROOT or "" in tokens:
         return None

@@ -57,6 +57,8 @@ class _Reader:
 
     async def _hear(self, subscription: Subscription, what: str) -> Msg | None:
         """The next frame; None after too long a silence, which is reported."""
+        if (message := subscription.poll()) is not None:
+            return message
         try:
             async with asyncio.timeout(self._heartbeat * _SILENCE):
                 return await subscription.next()

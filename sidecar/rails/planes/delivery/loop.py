@@ -23,6 +23,7 @@ from sidecar.rails.connection import NotConnected
 from sidecar.rails.connection.streams import BoundConsumer, ConsumerGone
 from sidecar.rails.names import headers
 from sidecar.rails.names.acks import AckTail, tail_of
+from sidecar.rails.names.limits import READER_MAX_ACK_PENDING
 from sidecar.rails.planes.delivery.broker import Unanswered, consumer_info, create, durable, prove
 from sidecar.rails.planes.delivery.mirror import Behind
 from sidecar.rails.planes.delivery.pipeline import Ending, Pipeline
@@ -30,6 +31,8 @@ from sidecar.rails.planes.delivery.plane import Plane
 
 BATCH: Final = 128
 """Messages that are decided by one look at memberships, lists and the registry."""
+PULL: Final = READER_MAX_ACK_PENDING // 2
+"""Messages asked for at a time: while one half of what the broker lets out is carried, the other half comes."""
 PULL_BYTES: Final = 16 * 1024 * 1024
 HELD_BYTES: Final = 32 * 1024 * 1024
 """Payload that is held for messages on their way; above it no more are read."""
@@ -124,6 +127,7 @@ class CopyLoop(ABC):
         self._in_hand: dict[int, int] = {}
         self._bytes = 0
         self._highest = 0
+        self._pending = 0
         self._wake = asyncio.Event()
         self._freed = asyncio.Event()
         self._settling: deque[tuple[Held, bytes, Point | None]] = deque()
@@ -197,7 +201,7 @@ class CopyLoop(ABC):
         """Read messages as long as there is room for them."""
         while True:
             consumer = BoundConsumer(
-                self.plane.connection, self._stream, self._consumer, batch=BATCH, max_bytes=PULL_BYTES
+                self.plane.connection, self._stream, self._consumer, batch=PULL, max_bytes=PULL_BYTES
             )
             try:
                 while True:
@@ -221,14 +225,15 @@ class CopyLoop(ABC):
         self._bytes += len(message.data)
         self._highest = max(self._highest, tail.sequence)
         self._waiting.append(Held(message, tail))
+        self._pending = tail.pending
         self._wake.set()
-        self._show(tail.pending + len(self._in_hand))
 
     async def _work(self) -> None:
         while True:
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
+            self._show(self._pending + len(self._in_hand))
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             await self._reached(Point.PULLED)
             await self._insisted(self.ready)

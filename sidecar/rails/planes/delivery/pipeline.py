@@ -75,12 +75,17 @@ class Pipeline:
         assert self._subscription is not None
         try:
             while True:
+                self._look()
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
-                        self._acknowledged(await self._subscription.next())
+                        message = await self._subscription.next()
                 except TimeoutError:
-                    pass
-                self._look()
+                    continue
+                now = self._plane.clock().mono
+                self._acknowledged(message, now)
+                while (another := self._subscription.poll()) is not None:
+                    self._acknowledged(another, now)
+                self._gauge.set(len(self._sent))
         finally:
             self._gauge.set(0)
             await self._subscription.close()
@@ -99,7 +104,6 @@ class Pipeline:
         size = len(data) + len(subject)
         self._sent[inbox] = _Sent(told, size, self._plane.clock().mono)
         self._bytes += size
-        self._gauge.set(len(self._sent))
         try:
             await self._plane.connection.send(subject, data, reply=inbox, headers=headers)
         except NotConnected:
@@ -108,7 +112,7 @@ class Pipeline:
             self._end(inbox, Ending.REFUSED)
             raise
 
-    def _acknowledged(self, message: Msg) -> None:
+    def _acknowledged(self, message: Msg, now: float) -> None:
         sent = self._sent.get(message.subject)
         if sent is None:  # it was late, and its owner has been told
             return
@@ -118,7 +122,7 @@ class Pipeline:
             self._plane.connection.store_refused(error.refusal)
             self._plane.log.warning("delivery_store_refused", loop=self._loop, error=error)
             ending = Ending.REFUSED
-        self._seconds.observe(self._plane.clock().mono - sent.at)
+        self._seconds.observe(now - sent.at)
         self._end(message.subject, ending)
 
     def _look(self) -> None:
@@ -142,6 +146,5 @@ class Pipeline:
         if sent is None:
             return
         self._bytes -= sent.size
-        self._gauge.set(len(self._sent))
         self._room.set()
         sent.told(ending)

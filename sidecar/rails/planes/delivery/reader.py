@@ -39,11 +39,17 @@ def judged(row: AclRow | None, member: bool, copy: Copy, delivered: int) -> Drop
         if delivered >= MOST_TRIES:
             return Drop("unknown_lifecycle")
         return Defer(min(FIRST_WAIT * 2.0 ** (delivered - 1), LONGEST_WAIT))
-    if not row.reads(copy.channel):
+    if not reads(row, copy.channel):
         return Drop("acl")
     if copy.why is Why.CHANNEL and not member:
         return Drop("membership")
     return None
+
+
+@lru_cache(maxsize=65_536)
+def reads(row: AclRow, channel: str) -> bool:
+    """Whether a row allows a channel; many copies ask the same."""
+    return row.reads(channel)
 
 
 @lru_cache(maxsize=65_536)

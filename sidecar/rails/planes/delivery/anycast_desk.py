@@ -39,6 +39,8 @@ ATTEMPTS: Final = 8
 """Writes that are tried in a row when others write the same row; then ``busy``."""
 AT_ONCE: Final = 128
 """Takes that are decided at a time; those beyond are answered ``busy``."""
+SWEPT_AT_ONCE: Final = 32
+"""Rows that a sweep looks at beside each other."""
 API_SECONDS: Final = 5.0
 NOTICE_RETRY_SECONDS: Final = 5.0
 MAX_UNTOLD: Final = 1024
@@ -115,7 +117,7 @@ class AnycastDesk:
         begun = self._plane.clock().mono
         record: Record | None = None
         try:
-            code, record = (Code.BUSY, None) if busy else await self._take(values, message.data)
+            code, record = (Code.BUSY, None) if busy else await self.take(values, message.data)
         except Undecided:
             code = Code.BUSY
         outcome = "ok" if code is None else code.value
@@ -129,8 +131,9 @@ class AnycastDesk:
         if record is not None and record.owed:
             await self._tell(record.key)
 
-    async def _take(self, values: dict[str, str], data: bytes) -> tuple[Code | None, Record | None]:
-        """The refusal, or None and the row that was written. Raises Undecided."""
+    async def take(self, values: Mapping[str, str], data: bytes) -> tuple[Code | None, Record | None]:
+        """Decide on a take, ``values`` being the fields of its subject: the refusal, or None and the row that was
+        written. Raises Undecided."""
         holder = Principal(values["owner"], values["actor"])
         wanted = anycast.read_take(values["role"], holder, data)
         if wanted is None:
@@ -396,8 +399,8 @@ class AnycastDesk:
         """
         begun = self._plane.clock().mono
         keys = await self._keys()
-        for key in keys:
-            await self._sweep_row(key)
+        for at in range(0, len(keys), SWEPT_AT_ONCE):
+            await asyncio.gather(*map(self._sweep_row, keys[at : at + SWEPT_AT_ONCE]))
         self._plane.metrics.gauge("delivery_anycast_rows").set(len(keys))
         self._plane.metrics.histogram("delivery_sweep_seconds").observe(self._plane.clock().mono - begun)
 

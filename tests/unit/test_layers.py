@@ -64,6 +64,8 @@ CORES = [
     "sidecar/rails/messaging/drafts.py",
     "sidecar/rails/messaging/identity.py",
     "sidecar/rails/messaging/membership.py",
+    "sidecar/rails/planes/delivery/membership.py",
+    "sidecar/rails/planes/delivery/index.py",
     "sidecar/rails/space/audit.py",
     "sidecar/rails/space/claims.py",
     "sidecar/rails/space/floor.py",

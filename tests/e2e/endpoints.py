@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ from typing import Any
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection
+from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.contracts import DELIVERY, DELIVERY_ENDPOINT
 from sidecar.rails.endpoint.serve import Called, EndpointServer, Handler
+from sidecar.rails.names import inboxes
+from sidecar.rails.space.claims import Access, Permissions
+from sidecar.rails.space.creds import format_creds
 from sidecar.rails.space.holder import Form, Holder, Profile, Service
+from sidecar.rails.space.trust import new_user
 from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker, User
-from tests.e2e.space_dial import dialled
+from tests.e2e.space_dial import QUICK, dialled
 from tests.e2e.space_members import INSTANCE, SPACE, Space, clock
 
 OTHER = "e5" * 13
@@ -115,6 +120,19 @@ class Room:
         service = Service(INSTANCE, 1, COMMANDS)
         async with self.space.member(Profile.DELIVERY, "foreign", service=service) as one:
             yield one
+
+    @contextlib.asynccontextmanager
+    async def granted(self, rows: Permissions) -> AsyncIterator[Connection]:
+        """A connection with exactly these grants, for a profile that nothing mints yet."""
+        key = new_user(os.urandom)
+
+        async def mint() -> Credentials:
+            own = Access((*rows.subscribe.allow, inboxes.INBOX.subtree(connection=key.public)))
+            token = self.space.trust.mint("local-manager", Permissions(rows.publish, own), key, clock(), 300)
+            return Credentials(format_creds(token, key), clock() + 300)
+
+        async with await Connection.open([self.broker.url], mint, policy=QUICK) as connection:
+            yield connection
 
     @contextlib.asynccontextmanager
     async def dial(self, profile: Profile, actor: str, **more: Any) -> AsyncIterator[tuple[Connection, Holder]]:

@@ -21,6 +21,7 @@ SUBCOMMANDS: Final = {
     "witness": "Run the activation witness, or ask it.",
     "space": "Spaces of a broker: make one, prove it, its limits and its backup.",
     "principal": "Principals of a space: add one, renew its creds, revoke it.",
+    "doctor": "Examine a broker, its spaces and their credentials: what is wrong, and what to do.",
     "dev": "Run everything on loopback in one directory.",
     "config": "Print an example configuration with every key explained.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from sidecar.rails.names import api, inboxes
@@ -23,6 +24,13 @@ def observer_permissions(account: str) -> Permissions:
             )
         ),
     )
+
+
+def doctor_permissions(inbox: str, accounts: Iterable[str]) -> Permissions:
+    """Ask what the server is and holds, and which tokens of these accounts it has; change nothing. ``inbox`` is the
+    filter of its reply inbox."""
+    asked = (api.PING_VARZ.build(), api.PING_JSZ.build())
+    return Permissions(Access((*asked, *(api.CLAIMS_LOOKUP.build(account=one) for one in accounts))), Access((inbox,)))
 
 
 def evictor_permissions() -> Permissions:

@@ -78,6 +78,10 @@ class Society:
             await KeyValue(connection, buckets.ACL, SPACE).put(life(actor).dot, row.encode())
         return life(actor)
 
+    def key(self, actor: str) -> KeyPair:
+        """The user key of an actor, for as long as the space lives."""
+        return self._keys.setdefault(actor, new_user(os.urandom))
+
     def creds(
         self,
         actor: str,
@@ -88,7 +92,7 @@ class Society:
         seconds: int = SECONDS,
     ) -> Path:
         """A creds file of a lifecycle, always of the same user key."""
-        key = self._keys.setdefault(actor, new_user(os.urandom))
+        key = self.key(actor)
         holder = Holder(
             SPACE, life(actor), key.public, self.form, allow_subscribe=readable, allow_publish=postable, roles=roles
         )

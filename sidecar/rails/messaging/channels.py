@@ -32,6 +32,8 @@ WATERMARK_SECONDS: Final = 2.0
 """How long a join waits for the frontier before it subscribes without one."""
 FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 """Seconds between attempts to write or close a membership (C7-36)."""
+STRIDE: Final = 64
+"""Live messages after which a channel looks for what it lacks."""
 HOLD_SECONDS: Final = 2.0
 """How long live posts wait for what is read from history."""
 _READ_RETRY, _LONGEST_READ_RETRY = 0.5, 10.0
@@ -182,21 +184,28 @@ class Channels:
                     else:
                         retry_at = self._clock().mono + backoff.failed()
                     reading = None
-                message = subscription.poll()
-                if message is None:
+                if await self._bring_some(channel):
                     rest = max(0.0, retry_at - self._clock().mono) if reading is None and channel.lacks else None
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(rest):
                             await subscription.stirred()
-                    continue
-                channel.came(message)
-                if channel.unmarked == MARK_MESSAGES:
-                    self._busy.set()
-                await self._inbox.live(message)
         finally:
             if reading is not None:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    async def _bring_some(self, channel: Channel) -> bool:
+        """Bring live messages, a bounded number; True when there are no more. Raises what ended the subscription."""
+        subscription = channel.subscription
+        for _ in range(STRIDE):
+            message = subscription.poll()
+            if message is None:
+                return True
+            channel.came(message)
+            await self._inbox.live(message)
+        if channel.unmarked >= MARK_MESSAGES:
+            self._busy.set()
+        return False
 
     def _dropped(self, channel: Channel, error: PermissionViolation) -> None:
         """The broker refuses what it took before: the channel is not joined any more (C7-18)."""

@@ -67,6 +67,7 @@ class Delivery(Generic[Held]):
         self.copies: dict[Place, Held] = {}
         self.stage = Stage.WAITING
         self.out_since = 0.0
+        """When it was first seen with the member; for whoever minds the time."""
 
 
 class Desk(Generic[Held]):
@@ -128,10 +129,9 @@ class Desk(Generic[Held]):
                 self._bound[delivery.key] = delivery
         return delivery, new
 
-    def hand_out(self, delivery: Delivery[Held], mono: float) -> None:
+    def hand_out(self, delivery: Delivery[Held]) -> None:
         """The member gets it: it counts as shown, and so do its copies."""
         delivery.stage = Stage.OUT
-        delivery.out_since = mono
         if delivery.copies:
             self._bound[delivery.key] = delivery
             return

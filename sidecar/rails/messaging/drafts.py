@@ -7,6 +7,7 @@ Pure: the clock and the random source are arguments. What a publisher must not s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from sidecar.rails.envelopes.errors import EnvelopeError
@@ -104,17 +105,13 @@ def draft(
     """The one publish that a message takes (C8-61). Raises InvalidName for a target that is none, EnvelopeError for
     content that must not be sent, TooLarge for more than ``max_payload`` bytes with the headers."""
     message_id = fresh_id(now_ms, entropy) if extras.message_id is None else extras.message_id
-    own = {"space": identity.space, "owner": identity.principal.owner, "actor": identity.principal.actor}
     channel = to = role = None
     if isinstance(target, Channel):
-        channel = publish_channel(target.name)
-        subject = CHAT.build(**own, channel=channel)
+        channel, subject = _channel(identity, target.name)
     elif isinstance(target, Direct):
-        to = target.to.dot
-        subject = INST.build(**own, to_owner=target.to.owner, to_actor=target.to.actor)
+        to, subject = target.to.dot, _direct(identity, target.to)
     else:
-        role = GRAMMARS["role"].check(target.name)
-        subject = SVC.build(**own, role=role)
+        role, subject = target.name, _role(identity, target.name)
     message = Message(
         message_id,
         now_ms,
@@ -131,6 +128,27 @@ def draft(
     headers = message_headers(message_id)
     data = encode(message, max_payload=max(0, max_payload - header_bytes(headers)))
     return Draft(KINDS[type(target)], message_id, subject, data, headers)
+
+
+@lru_cache(maxsize=256)
+def _channel(identity: Identity, text: str) -> tuple[str, str]:
+    """The channel of a post and its subject. A member posts on few channels, again and again."""
+    channel = publish_channel(text)
+    return channel, CHAT.build(**_own(identity), channel=channel)
+
+
+@lru_cache(maxsize=256)
+def _direct(identity: Identity, to: Principal) -> str:
+    return INST.build(**_own(identity), to_owner=to.owner, to_actor=to.actor)
+
+
+@lru_cache(maxsize=256)
+def _role(identity: Identity, role: str) -> str:
+    return SVC.build(**_own(identity), role=GRAMMARS["role"].check(role))
+
+
+def _own(identity: Identity) -> dict[str, str]:
+    return {"space": identity.space, "owner": identity.principal.owner, "actor": identity.principal.actor}
 
 
 def header_bytes(headers: dict[str, str]) -> int:

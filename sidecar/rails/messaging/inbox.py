@@ -7,11 +7,13 @@ durable (C4-25, C4-27). The stream holds a bounded number of deliveries; who bri
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from nats.aio.msg import Msg
+from prometheus_client import Counter
 
 from sidecar.base.clock import Now
 from sidecar.ops.logging import Log
@@ -23,7 +25,7 @@ from sidecar.rails.messaging.desk import Delivery, Desk, Place, Stage, Via
 from sidecar.rails.messaging.durables import Durable, From, judge
 from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.messaging.intake import HeldCopy
-from sidecar.rails.names.subjects import delivery_of
+from sidecar.rails.names.subjects import DELIVERY_KINDS, delivery_of
 
 DEPTH: Final = 1_024
 """Deliveries that wait for the member."""
@@ -32,6 +34,7 @@ HANDLING_SECONDS: Final = 600.0
 RENEWAL_TICK: Final = 5.0
 MOST_PARKED: Final = 64
 """Requests that the gate has, and may give back."""
+_ANYCAST: Final = DELIVERY_KINDS["svc"]
 _NOBODY: Final = frozenset[str]()
 
 
@@ -120,6 +123,11 @@ class Inbox:
         self._moved = asyncio.Event()
         self._closed = False
         self._ending: Exception = InboxClosed()
+        self._told = (0, 0)
+        self._surfaced: dict[tuple[str, Via], Counter] = {}
+        if metrics is not None:
+            for kind, via in itertools.product(DELIVERY_KINDS.values(), Via):
+                self._surfaced[kind, via] = metrics.counter("messaging_surfaced", kind, via.value)
         self._keeper: asyncio.Task[None] | None = None
 
     # ---- what comes in ----
@@ -138,7 +146,8 @@ class Inbox:
         except Rejected as error:
             self._refused(error, Via.LIVE)
             return
-        await self._plain(received, Via.LIVE)
+        if self._plain(received, Via.LIVE):
+            await self._room()
 
     async def history(self, frame: Frame) -> None:
         """A frame of the history of a channel (C7-24)."""
@@ -153,7 +162,8 @@ class Inbox:
         except Rejected as error:
             self._refused(error, Via.HISTORY)
             return
-        await self._plain(received, Via.HISTORY)
+        if self._plain(received, Via.HISTORY):
+            await self._room()
 
     async def durable(self, copy: HeldCopy, durable: Durable) -> None:
         """A copy of a durable of the member. What is refused for good is terminated here."""
@@ -169,7 +179,8 @@ class Inbox:
         place = Place(durable.consumer, copy.frame.sequence)
         delivery, new = self._desk.take_durable(received, via, place, copy)
         if new and delivery is not None:
-            await self._put(delivery)
+            if self._put(delivery):
+                await self._room()
             return
         self._coalesced(via)
         if delivery is None:
@@ -189,24 +200,31 @@ class Inbox:
         delivery, new = self._desk.take_durable(received, Via.DURABLE, place, copy)
         if new and delivery is not None:
             delivery.arrival = arrival
-            await self._put(delivery)
+            self._put(delivery)  # the gate holds few, and must not wait
 
-    async def _plain(self, received: Received, via: Via) -> None:
+    def _plain(self, received: Received, via: Via) -> bool:
+        """Take a copy that is never acked; True when there is one delivery too many."""
         delivery, new = self._desk.take(received, via)
         if new and delivery is not None:
-            await self._put(delivery)
-        else:
-            self._coalesced(via)
+            return self._put(delivery)
+        self._coalesced(via)
+        return False
 
-    async def _put(self, delivery: Delivery[HeldCopy]) -> None:
-        behind = len(self._waiting)
-        while behind and self._waiting[behind - 1].arrival > delivery.arrival:
-            behind -= 1
-        self._waiting.insert(behind, delivery)
+    def _put(self, delivery: Delivery[HeldCopy]) -> bool:
+        """Put a delivery where it belongs by its arrival; True when there is one too many."""
+        waiting = self._waiting
+        if not waiting or waiting[-1].arrival < delivery.arrival:
+            waiting.append(delivery)
+        else:
+            behind = len(waiting) - 1
+            while behind and waiting[behind - 1].arrival > delivery.arrival:
+                behind -= 1
+            waiting.insert(behind, delivery)
         self._some.set()
-        if self._metrics is not None:
-            self._metrics.gauge("messaging_waiting").inc()
-        # Whoever brought the one too many brings no other before there is room.
+        return len(waiting) > self._depth
+
+    async def _room(self) -> None:
+        """Whoever brought the one too many brings no other before there is room."""
         while len(self._waiting) > self._depth and not self._closed:
             self._moved.clear()
             await self._moved.wait()
@@ -240,34 +258,32 @@ class Inbox:
                 continue
             self._waiting.popleft()
             self._moved.set()
-            if self._metrics is not None:
-                self._metrics.gauge("messaging_waiting").dec()
-            if head.stage is Stage.WAITING and await self._admitted(head):
+            gate = self.gate if head.meta.kind == _ANYCAST else None
+            if gate is None or await self._admitted(head, gate):
                 return self._handed_out(head)
 
-    async def _admitted(self, delivery: Delivery[HeldCopy]) -> bool:
-        if self.gate is None or delivery.meta.kind != "anycast":
-            return True
+    async def _admitted(self, delivery: Delivery[HeldCopy], gate: Gate) -> bool:
         copy = next(iter(delivery.copies.values()))
         # The copy is the gate's until it is admitted; the next one of this message is another delivery.
         self._parked[copy] = (self._roles[delivery.meta.target], delivery.arrival)
         if len(self._parked) > MOST_PARKED:
             del self._parked[next(iter(self._parked))]
-        if await self.gate.admit(copy, delivery.message):
+        if await gate.admit(copy, delivery.message):
             self._parked.pop(copy, None)
             return True
         self._desk.close(delivery, again=True)
         return False
 
     def _handed_out(self, delivery: Delivery[HeldCopy]) -> Delivered:
-        self._desk.hand_out(delivery, self._clock().mono)
-        for copy in delivery.copies.values():
-            if self._metrics is not None:
-                self._metrics.histogram("messaging_wait_seconds").observe(copy.held.age(self._clock()))
-            copy.show()
+        if delivery.copies:
+            now = self._clock()
+            for copy in delivery.copies.values():
+                if self._metrics is not None:
+                    self._metrics.histogram("messaging_wait_seconds").observe(copy.held.age(now))
+                copy.show()
+        self._desk.hand_out(delivery)
         if self._metrics is not None:
-            self._metrics.counter("messaging_surfaced", delivery.meta.kind, delivery.ways[0].value).inc()
-            self._metrics.gauge("messaging_in_flight").set(self._desk.out)
+            self._surfaced[delivery.meta.kind, delivery.ways[0]].inc()
             if delivery.meta.mismatched:
                 self._metrics.counter("messaging_mismatched").inc()
         return Delivered(delivery, self)
@@ -287,11 +303,20 @@ class Inbox:
         """Renew what is being handled (C8-66), and give up what is handled for too long."""
         while True:
             await asyncio.sleep(RENEWAL_TICK)
+            self._gauges(len(self._waiting), self._desk.out)
             for delivery in self._desk.bound:
                 await self._tend(delivery)
 
+    def _gauges(self, waiting: int, out: int) -> None:
+        """Tell how much there is, from time to time: several members of a process share the gauges."""
+        if self._metrics is not None:
+            self._metrics.gauge("messaging_waiting").inc(waiting - self._told[0])
+            self._metrics.gauge("messaging_in_flight").inc(out - self._told[1])
+        self._told = (waiting, out)
+
     async def _tend(self, delivery: Delivery[HeldCopy]) -> None:
         now = self._clock()
+        delivery.out_since = delivery.out_since or now.mono
         if now.mono - delivery.out_since > HANDLING_SECONDS:
             for copy in self.done(delivery, again=True):
                 copy.forget()
@@ -332,8 +357,6 @@ class Inbox:
         self._moved.set()
         while self._waiting:
             delivery = self._waiting.popleft()
-            if self._metrics is not None:
-                self._metrics.gauge("messaging_waiting").dec()
             for copy in self._desk.close(delivery, again=True):
                 try:
                     await copy.nak()
@@ -343,3 +366,4 @@ class Inbox:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+        self._gauges(0, 0)

@@ -84,6 +84,7 @@ class Sender:
     async def send(self, target: Target, content: Content, extras: Extras = NOTHING_MORE) -> Sent:
         """Store one message. Raises InvalidName and EnvelopeError before anything is sent; PermissionViolation,
         StoreRefused, Stopped; Unconfirmed when no acknowledgement came in time."""
+        now = self._clock()
         try:
             made = draft(
                 self._identity,
@@ -91,19 +92,18 @@ class Sender:
                 target,
                 content,
                 extras,
-                now_ms=int(self._clock().wall * 1000),
+                now_ms=int(now.wall * 1000),
                 entropy=self._entropy(ENTROPY_BYTES),
                 max_payload=self._connection.max_payload,
             )
         except (InvalidName, EnvelopeError):
             self._count("messaging_sent", "none", "invalid")
             raise
-        stored = await self._stored(made)
+        stored = await self._stored(made, now.mono)
         self._count("messaging_sent", made.kind, "duplicate" if stored.duplicate else "stored")
         return Sent(made.message_id, stored.sequence, stored.duplicate)
 
-    async def _stored(self, made: Draft) -> Stored:
-        begun = self._clock().mono
+    async def _stored(self, made: Draft, begun: float) -> Stored:
         attempt = 0
         while True:
             attempt += 1

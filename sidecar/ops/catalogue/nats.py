@@ -59,6 +59,11 @@ METRICS: Final = (
         "Messages that a stream did not take; wrong_sequence is a lost compare-and-set.",
         (one_of("kind", "wrong_sequence", "full", "too_large", "expectation", "unclear", "other"),),
     ),
+    Metric(
+        "sidecar_nats_records_redirected",
+        Kind.COUNTER,
+        "Records of buckets that were somebody's redirected read, and were not believed.",
+    ),
     Metric("sidecar_nats_messages_dropped", Kind.COUNTER, "Messages that a reader was too slow for."),
     Metric("sidecar_nats_callback_failures", Kind.COUNTER, "Notices of a connection whose receiver raised."),
 )

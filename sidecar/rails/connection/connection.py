@@ -301,6 +301,10 @@ class Connection:
         self._serial += 1
         return self._serial
 
+    def record_redirected(self) -> None:
+        """Count a record of a bucket that is somebody's redirected read."""
+        self._watch.record_redirected()
+
     def store_refused(self, kind: str) -> None:
         """Count a message that a stream did not take."""
         self._watch.store_refused(kind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -80,11 +80,25 @@ class KeyValue:
         body = orjson.dumps({"last_by_subj": self._subject(key)})
         try:
             message = await self._connection.request(subject, body, seconds=READ_SECONDS)
-            return _leader_entry(key, orjson.loads(message.data))
+            return self._leader_entry(key, orjson.loads(message.data))
         except (ConnectionFault, TimeoutError) as error:
             raise Unreadable(f"{self._name} could not be read: {error or 'no answer'}") from error
         except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
             raise Unreadable(f"{self._name}: the broker's answer has another form") from error
+
+    def _leader_entry(self, key: str, answer: Any) -> Entry | None:
+        if "error" in answer:
+            if answer["error"].get("err_code") == _NO_MESSAGE:
+                return None
+            raise Unreadable(f"{key}: {answer['error'].get('description', '')}")
+        message = answer["message"]
+        said = _header_lines(base64.b64decode(message.get("hdrs") or "", validate=True))
+        value = base64.b64decode(message.get("data") or "", validate=True)
+        gone = _marks(said)
+        if _stored(said):
+            self._connection.record_redirected()
+            gone = True
+        return Entry(key, value, int(message["seq"]), gone, _milliseconds(message["time"]))
 
     async def create(self, key: str, value: bytes) -> int:
         """The revision of a key that had no value. Raises KeyExists, Unreadable."""
@@ -183,9 +197,11 @@ class KeyValue:
         subject = said[headers.SUBJECT]
         if not subject.startswith(self._prefix):
             raise ValueError("another bucket")
-        return Entry(
-            subject[len(self._prefix) :], message.data, revision, _marks(said), _milliseconds(said[headers.TIMESTAMP])
-        )
+        gone = _marks(said)
+        if said[headers.STREAM] != self._stream or _stored(name for name in said if name != headers.STREAM):
+            self._connection.record_redirected()
+            gone = True
+        return Entry(subject[len(self._prefix) :], message.data, revision, gone, _milliseconds(said[headers.TIMESTAMP]))
 
     # ---- watching ----
 
@@ -196,22 +212,25 @@ class KeyValue:
         def name(serial: int) -> str:
             return consumers.WATCHER.build(watcher=watcher, serial=serial)
 
-        return KeyWatch(OrderedWatch(self._connection, self._stream, self._everything, name), self._prefix)
+        ordered = OrderedWatch(self._connection, self._stream, self._everything, name)
+        return KeyWatch(ordered, self._prefix, self._connection)
 
 
 class KeyWatch:
     """Entries as they change, markers included. Values that age out of a bucket say nothing: who watches a bucket with
     a lifetime looks at the clock as well."""
 
-    def __init__(self, watch: OrderedWatch, prefix: str) -> None:
+    def __init__(self, watch: OrderedWatch, prefix: str, connection: Connection) -> None:
         self._watch = watch
+        self._connection = connection
         self._prefix = prefix
         self.primed = watch.caught_up
         """Set when the values that were there at the begin have been handed out."""
 
     async def next(self) -> Entry:
         """The next change. A lost link or a silent consumer is healed inside; raises what OrderedWatch raises."""
-        message = await self._watch.next()
+        while _stored((message := await self._watch.next()).headers or ()):
+            self._connection.record_redirected()
         meta = message.metadata
         return Entry(
             message.subject[len(self._prefix) :],
@@ -233,6 +252,16 @@ def _is_status(message: Msg) -> bool:
     return headers.STATUS in said and headers.SUBJECT not in said
 
 
+def _stored(names: Iterable[str]) -> bool:
+    """Whether a record is the answer to somebody's Direct Get, which the broker was made to publish on a key: then it
+    names the stream that it was stored in, and is no record of the key's owner. The value in whose place it stands is
+    gone, so that it counts as a marker. The other headers of such answers cannot be told from the broker's own."""
+    return any(name.lower() == _STREAM for name in names)
+
+
+_STREAM: Final = headers.STREAM.lower()
+
+
 def _marks(said: Mapping[str, str]) -> bool:
     return said.get(headers.KV_OPERATION) in headers.KV_MARKERS or headers.MARKER_REASON in said
 
@@ -240,17 +269,6 @@ def _marks(said: Mapping[str, str]) -> bool:
 def _milliseconds(text: str) -> int:
     """An RFC 3339 time of the broker, which has up to nine digits of a second."""
     return int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def _leader_entry(key: str, answer: Any) -> Entry | None:
-    if "error" in answer:
-        if answer["error"].get("err_code") == _NO_MESSAGE:
-            return None
-        raise Unreadable(f"{key}: {answer['error'].get('description', '')}")
-    message = answer["message"]
-    said = _header_lines(base64.b64decode(message.get("hdrs") or "", validate=True))
-    value = base64.b64decode(message.get("data") or "", validate=True)
-    return Entry(key, value, int(message["seq"]), _marks(said), _milliseconds(message["time"]))
 
 
 def _header_lines(data: bytes) -> dict[str, str]:

@@ -21,6 +21,7 @@ from nats.aio.subscription import Subscription as ClientSubscription
 from sidecar.rails.connection.faults import ConnectionFault, Fault, Heal, NotConnected, Said, classify
 from sidecar.rails.connection.logins import Login
 from sidecar.rails.connection.policy import Policy
+from sidecar.rails.names import headers
 
 FLOOR: Final = (2, 12)
 """The oldest nats-server with message schedules (C13.12-01)."""
@@ -64,11 +65,29 @@ class _Plaintext(nats.errors.Error):
     """Raised on the greeting of a broker, before anything is sent."""
 
 
+_KNOWN_HEADERS: Final = {name.encode(): name for name in headers.KNOWN}
+
+
 class _Client(Client):
     """The client, telling each error of the broker as it comes: a closed socket may overtake it in ``last_error``."""
 
     said: Callable[[str], None]
     needs_tls = False
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """As the library reads them, without its look at every letter of the names that a broker and we use."""
+        found: dict[str, str] = {}
+        for line in raw.split(b"\r\n"):
+            name, colon, value = line.partition(b":")
+            known = _KNOWN_HEADERS.get(name)
+            if known is not None and colon:
+                text = value.strip().decode("utf-8", "replace")
+                # A stream that stored the answer to a Direct Get gives it with two of these, its own behind the other.
+                found[known] = f"{found[known]},{text}" if known == headers.STREAM and known in found else text
+            elif line:
+                found.update(Client._parse_header_lines(line))
+        return found
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         # The library goes on in plaintext when a broker says that TLS is not required, whatever it was told itself.

@@ -65,6 +65,13 @@ class Watch:
         if self._metrics is not None:
             self._metrics.counter("nats_messages_dropped").inc()
 
+    def record_redirected(self) -> None:
+        """A bucket held somebody's redirected read in the place of a record; it was not believed."""
+        if self._metrics is not None:
+            self._metrics.counter("nats_records_redirected").inc()
+        if self._log is not None:
+            self._log.warning("nats_record_redirected")
+
     def store_refused(self, kind: str) -> None:
         """A stream did not take a message."""
         if self._metrics is not None:

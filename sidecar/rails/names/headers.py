@@ -53,6 +53,11 @@ ACK, NAK, TERM, PROGRESS = b"+ACK", b"-NAK", b"+TERM", b"+WPI"
 STREAM, SUBJECT, SEQUENCE, TIMESTAMP = "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp"
 LAST_SEQUENCE = "Nats-Last-Sequence"
 PENDING = "Nats-Num-Pending"
+KNOWN = (
+    *(STREAM, SUBJECT, SEQUENCE, TIMESTAMP, LAST_SEQUENCE, PENDING, MESSAGE_ID, KV_OPERATION, STATUS),
+    *(DELIVERY_LIMIT, COPY_SUBJECT, COPY_SEQUENCE, COPY_WHY),
+)
+"""The names of most headers that come."""
 PROVENANCE = frozenset(name.lower() for name in (STREAM, SUBJECT, SEQUENCE, TIMESTAMP))
 """What the broker adds when it delivers stored bytes to a subject that a requester chose; lower case."""
 
@@ -75,7 +80,10 @@ JOIN_SCHEMES = ("cotal", "cotals")
 def carries_provenance(names: Iterable[str]) -> bool:
     """Whether a frame's header names, in any case, mark stored bytes: where a live publish is expected, such a frame
     was redirected there by a read and is discarded."""
-    return any(name.lower() in PROVENANCE for name in names)
+    for name in names:  # noqa: SIM110 - asked for every message, of which most have one header
+        if name.lower() in PROVENANCE:
+            return True
+    return False
 
 
 def says_nobody(found: Mapping[str, str] | None, data: bytes, subject: str) -> bool:

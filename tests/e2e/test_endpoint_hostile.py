@@ -138,7 +138,7 @@ async def test_every_instance_hears_the_rail_of_all_and_one_alone_its_own(tmp_pa
         assert (len(one.called), len(other.called)) == (2, 1)
 
 
-@pytest.mark.req("C13.3-50", "C13.2-52")
+@pytest.mark.req("C13.3-50", "C13.3-47")
 async def test_a_call_under_way_when_the_broker_dies_has_an_unknown_outcome_at_once(tmp_path: Path) -> None:
     begun = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""As much of JSON Schema draft-07 as the published schema uses, read as the standard words it.
+"""As much of JSON Schema as the schemas of this project use, read as the standard words it; references as in draft-07.
 
 A keyword that is not known here is an error, so that nothing in a schema is passed over.
 """
@@ -40,6 +40,18 @@ class Schema:
                 return not isinstance(value, str) or re.search(argument.replace("$", r"\Z"), value) is not None
             case "minimum":
                 return not is_type("number", value) or value >= argument
+            case "maximum":
+                return not is_type("number", value) or value <= argument
+            case "minLength":
+                return not isinstance(value, str) or len(value) >= argument
+            case "maxLength":
+                return not isinstance(value, str) or len(value) <= argument
+            case "minItems":
+                return not isinstance(value, list) or len(value) >= argument
+            case "maxItems":
+                return not isinstance(value, list) or len(value) <= argument
+            case "maxProperties":
+                return not isinstance(value, dict) or len(value) <= argument
             case "items":
                 return not isinstance(value, list) or all(self.valid(argument, one) for one in value)
             case "required":
@@ -50,6 +62,8 @@ class Schema:
                 )
             case "additionalProperties":
                 known = schema.get("properties", {})
+                if argument is False:
+                    return not isinstance(value, dict) or value.keys() <= known.keys()
                 return not isinstance(value, dict) or all(
                     self.valid(argument, value[name]) for name in value if name not in known
                 )
@@ -74,6 +88,10 @@ def is_type(name: str, value: object) -> bool:
             return isinstance(value, list)
         case "object":
             return isinstance(value, dict)
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
     raise AssertionError(f"type {name} is not known here")
 
 

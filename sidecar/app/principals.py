@@ -35,7 +35,9 @@ from sidecar.rails.space.trust import SpaceTrust, kept_key, new_user
 
 _MONTH: Final = 30 * 24 * 3600
 MINTED: Final = tuple(
-    profile for profile in Profile if profile not in (Profile.PROVISIONER, Profile.DEPROVISIONER, Profile.DELIVERY)
+    profile
+    for profile in Profile
+    if profile not in (Profile.PROVISIONER, Profile.DEPROVISIONER, Profile.DELIVERY, Profile.LIMITER)
 )
 """Profiles of principals. The others are minted for a step, or by the process that is one."""
 BOUND: Final = (Profile.AGENT, Profile.DM_READER)
@@ -153,7 +155,7 @@ def _begun(shelf: Shelf, wanted: Wanted) -> Record:
 
 
 def renew(root: Path, space: str, principal: Principal, seconds: int | None = None) -> PrincipalInfo:
-    """Mint the creds again: same key and lifecycle, another end; no broker is needed. Raises SpaceFailed, GrantRefused."""
+    """Mint the creds again: same key and lifecycle, another end. Asks no broker. Raises SpaceFailed, GrantRefused."""
     info = space_info(root, space)
     directory = _directory(root, info.name)
     shelf = Shelf(directory, principal)

@@ -12,7 +12,7 @@ import click
 from sidecar.app.diagnosis import Finding, Level, exit_code
 from sidecar.app.doctor import Question, examine
 from sidecar.cli.main import one_line
-from sidecar.cli.space import BrokerType, default_root
+from sidecar.cli.space_options import BrokerType, default_root
 
 
 @click.command()

@@ -14,7 +14,7 @@ import click
 from sidecar.app import principals as work
 from sidecar.app.principal_records import Wanted
 from sidecar.app.spaces import open_space
-from sidecar.cli.space import json_option, root_option, server_option
+from sidecar.cli.space_options import json_option, needed, root_option, server_option
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Principal, check_mintable
 from sidecar.rails.space.holder import Profile
@@ -84,15 +84,15 @@ def add(
     days: float | None,
     as_json: bool,
 ) -> None:
-    """Add a principal: its lifecycle, read ACL, durables and creds file. Run it again to finish it.
+    """Add a principal. Run it again to finish it.
 
-    For a principal that is there, other lists and roles replace those it has; a credential that is out there keeps what
-    it says until it is replaced, revoked or ended.
+    It gets a lifecycle, a read ACL, durables and a creds file. For a principal that is there, other lists and roles
+    replace those it has; a credential that is out there keeps what it says until it is replaced, revoked or ended.
     """
     if (owner is None) == (identity is None):
         raise click.UsageError("one of --owner and --identity is needed.", click.get_current_context())
     kind = Profile(profile)
-    broker = _needed(server)
+    broker = needed(server)
     token = check_mintable(owner) if identity is None else work.derived_owner(root, space, identity)
     seconds = work.default_seconds(kind) if days is None else _seconds(days)
     allowed = allow_subscribe or None
@@ -125,7 +125,7 @@ def list_principals(root: Path, space: str, as_json: bool) -> None:
 @_space_option
 @json_option
 def show(principal: Principal, root: Path, space: str, as_json: bool) -> None:
-    """Show the principal OWNER.ACTOR: lists, roles, lifecycle and where it began."""
+    """Show OWNER.ACTOR: lists, roles, lifecycle, creds."""
     _show(work.principal_info(root, space, principal), as_json)
 
 
@@ -136,7 +136,10 @@ def show(principal: Principal, root: Path, space: str, as_json: bool) -> None:
 @_days_option
 @json_option
 def creds(principal: Principal, root: Path, space: str, days: float | None, as_json: bool) -> None:
-    """Renew the creds file of the principal OWNER.ACTOR: same key and lifecycle, another end. Needs no broker."""
+    """Renew the creds file of OWNER.ACTOR.
+
+    The key and the lifecycle stay, the end is another one. No broker is needed.
+    """
     _show(work.renew(root, space, principal, None if days is None else _seconds(days)), as_json)
 
 
@@ -147,11 +150,12 @@ def creds(principal: Principal, root: Path, space: str, days: float | None, as_j
 @_space_option
 @json_option
 def revoke(principal: Principal, root: Path, server: str | None, space: str, as_json: bool) -> None:
-    """End the principal OWNER.ACTOR: its connections, its credentials, its read ACL, durables and memberships.
+    """End OWNER.ACTOR. Run it again to finish it.
 
-    Run it again to finish it. The name may be added again: another lifecycle, which sees nothing of this one.
+    Its connections, credentials, read ACL, durables and memberships end with it. The name may be added again: another
+    lifecycle, which sees nothing of this one.
     """
-    _show(asyncio.run(_revoke(root, space, _needed(server), principal)), as_json)
+    _show(asyncio.run(_revoke(root, space, needed(server), principal)), as_json)
 
 
 async def _revoke(root: Path, space: str, server: str, principal: Principal) -> work.PrincipalInfo:
@@ -161,12 +165,6 @@ async def _revoke(root: Path, space: str, server: str, principal: Principal) -> 
 
 def _seconds(days: float) -> int:
     return max(1, int(days * _DAY))
-
-
-def _needed(server: str | None) -> str:
-    if server is None:
-        raise click.UsageError("the broker is needed: --server nats://HOST:PORT", click.get_current_context())
-    return server
 
 
 def _show(info: work.PrincipalInfo, as_json: bool) -> None:

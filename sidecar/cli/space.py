@@ -4,62 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from sidecar.app import spaces as work
+from sidecar.cli import space_upkeep
+from sidecar.cli.space_options import json_option, root_option, server_option
 from sidecar.rails.space.holder import Form
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def default_root() -> Path:
-    """``$XDG_STATE_HOME/sidecar/nats``, usually ``~/.local/state/sidecar/nats``."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "sidecar" / "nats"
-
-
-def root_option(function: _Command) -> _Command:
-    return click.option(
-        "--root",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=default_root,
-        help="Owner-only directory of the broker's trust and the accounts.  [default: ~/.local/state/sidecar/nats]",
-    )(function)
-
-
-class BrokerType(click.ParamType[str]):
-    """``nats://HOST:PORT``; nothing secret may stand in it, because arguments are public."""
-
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return work.check_url(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-server_option = click.option("--server", type=BrokerType(), help="The broker, as nats://HOST:PORT.")
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 
 
 @click.group(name="space")
 def command() -> None:
-    """Spaces of a broker: make one, list them, prove their shape."""
+    """Spaces of a broker: make one, list them, prove their shape; their history limits and backups."""
 
 
 @command.command()
 @root_option
 @json_option
 def trust(root: Path, as_json: bool) -> None:
-    """Print what the broker's configuration needs to trust this directory.
+    """Print what a broker needs to trust this directory.
 
-    Nothing in it is secret. Makes the operator and the system account at the first call.
+    The lines belong into its configuration; nothing in them is secret. Makes the operator and the system account at the
+    first call.
     """
     lines = work.trust_lines(root)
     click.echo(json.dumps({"configuration": lines}) if as_json else lines, nl=as_json)
@@ -70,15 +38,23 @@ def trust(root: Path, as_json: bool) -> None:
 @root_option
 @server_option
 @click.option("--form", type=click.Choice([form.value for form in Form]), help="How agents read.  [default: mediated]")
+@click.option(
+    "--delivery-class",
+    type=click.Choice(work.DELIVERY_CLASSES),
+    default=work.DELIVERY_CLASSES[0],
+    show_default=True,
+    help="Default of its channels; one that is set already stays.",
+)
 @json_option
-def create(name: str, root: Path, server: str | None, form: str | None, as_json: bool) -> None:
+def create(name: str, root: Path, server: str | None, form: str | None, delivery_class: str, as_json: bool) -> None:
     """Make the space NAME: keys, account, streams and buckets. Run it again to finish or to prove it.
 
     What exists is never changed: a stream of another shape is reported, exit code 1.
     """
     if server is None:
         raise click.UsageError("the broker is needed: --server nats://HOST:PORT", click.get_current_context())
-    info, made = asyncio.run(work.create_space(root, name, None if form is None else Form(form), server))
+    wanted = None if form is None else Form(form)
+    info, made = asyncio.run(work.create_space(root, name, wanted, server, delivery_class))
     if as_json:
         click.echo(json.dumps({**_object(info), "made": made}))
     else:
@@ -131,3 +107,7 @@ def _object(info: work.SpaceInfo) -> dict[str, Any]:
         "issued_at": info.issued_at,
         "revoked": info.revoked,
     }
+
+
+command.add_command(space_upkeep.limits)
+command.add_command(space_upkeep.backup_info)

@@ -22,6 +22,7 @@ CATCH_UP = Template(
     _C, "activation catch-up", "cu_<owner>-<actor>-<uid>_<generation:number>", "D2", "CHAT; ephemeral, from a cursor"
 )
 HISTORY_READER = Template(_C, "history reader", "hist_<reader:id>_<slot>", "CD-11", "CHAT observer, DM admin; 8 slots")
+LIMITER = Template(_C, "limit preview", "limits", "C8-57", "ephemeral; counts what is younger than an age, never read")
 WATCHER = Template(_C, "ordered watcher", "oc_<watcher:id>_<serial:number>", "D2", "presence and registry KV")
 
 CANONICALIZER = Template(_C, "canonicalizer", "canon_<endpoint>", "13.9", "EPJ", whole=True)

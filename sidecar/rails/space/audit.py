@@ -25,8 +25,12 @@ UNTRUSTED: Final = (*AGENTS, Profile.OBSERVER, Profile.ADMIN, Profile.OPERATOR)
 _CREATES: Final = (api.CONSUMER_CREATE, api.CONSUMER_CREATE_NAMED, api.DURABLE_CREATE)
 _READS: Final = (*_CREATES, api.CONSUMER_NEXT, api.MESSAGE_GET, api.DIRECT_GET, api.DIRECT_GET_LAST)
 """Requests whose answer holds stored bytes, or makes the broker send them (C9-47)."""
-_MAKERS: Final = {Profile.PROVISIONER: (), Profile.CHANNEL_WRITER: (api.STREAM_UPDATE,)}
-"""Profiles that may make streams, and what of it they may not."""
+_MAKERS: Final = {
+    Profile.PROVISIONER: (),
+    Profile.CHANNEL_WRITER: (api.STREAM_UPDATE,),
+    Profile.LIMITER: (api.STREAM_CREATE,),
+}
+"""Profiles that may make or change streams, and what of both they may not."""
 _CONTROL: Final = (
     *streams.CONTROL,
     buckets.RECORDS,

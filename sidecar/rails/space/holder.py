@@ -34,6 +34,7 @@ class Profile(StrEnum):
     OPERATOR = "operator"
     CHANNEL_WRITER = "channel-writer"
     PURGER = "purger"
+    LIMITER = "limiter"
     PROBE = "probe"
     DM_READER = "dm-reader"
 
@@ -62,6 +63,7 @@ LONGEST_SECONDS: Final = {
     Profile.OPERATOR: _HOUR,
     Profile.CHANNEL_WRITER: 600,
     Profile.PURGER: 600,
+    Profile.LIMITER: 600,
     Profile.PROBE: 600,
     Profile.DM_READER: 90 * 24 * _HOUR,
 }

@@ -274,6 +274,7 @@ MATRIX: Final = (
     *matrix_hosts.deprovisioner_rows(),
     *matrix_hosts.feed_rows(),
     *matrix_hosts.operator_rows(),
+    *matrix_hosts.limiter_rows(),
 )
 """Every row, in the order in which grants are written."""
 

@@ -28,6 +28,8 @@ from sidecar.rails.space.rows import (
     watches,
 )
 
+LIMITED = (streams.CHAT, streams.DM, streams.INBOX, streams.DLV)
+"""Streams with a history limit that an operator sets (C8-07, C8-51)."""
 DELIVERY, PROVISIONER = Profile.DELIVERY, Profile.PROVISIONER
 
 
@@ -176,3 +178,13 @@ def operator_rows() -> Iterator[Row]:
     yield from calls("CB-107", writer, (buckets.CHANNELS,), api.STREAM_INFO, api.STREAM_CREATE, api.MESSAGE_GET)
     yield from calls_below("CB-107", writer, (buckets.CHANNELS,), api.DIRECT_GET)
     yield from calls("CB-109", purger, (streams.CHAT, streams.DM), api.STREAM_PURGE)
+
+
+def limiter_rows() -> Iterator[Row]:
+    """The history limits of a space, and the count of what a change of them deletes (C8-15, C8-57)."""
+    held = (Profile.LIMITER,)
+    yield from calls("C8-15", held, LIMITED, api.STREAM_INFO, api.STREAM_UPDATE)
+    for stream in LIMITED:
+        counter = consumer_named(stream, consumers.LIMITER)
+        yield grant("C8-57", held, "publish", api.CONSUMER_CREATE_NAMED, counter)
+        yield grant("C8-57", held, "publish", api.CONSUMER_DELETE, counter)

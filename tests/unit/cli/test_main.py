@@ -71,7 +71,7 @@ def test_every_command_that_answers_can_answer_in_json() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     }
     # The ready line of what keeps running is JSON anyway; the example is a file.
-    assert without == {"serve", "witness serve", "dev", "config example"}
+    assert without == {"serve", "delivery", "witness serve", "dev", "config example"}
 
 
 def test_the_options_of_a_command_come_before_those_of_every_command() -> None:

@@ -305,7 +305,7 @@ def test_the_provisioner_makes_streams_and_reads_no_message() -> None:
     assert not [row for row in rows if "MSG.GET" in row and ("DM_" in row or "DLV_" in row)]
     assert {f"{JS}.CONSUMER.CREATE.{one}.>" for one in ("DM_main", "DLV_main", "TASK_main")} <= rows
     assert subscribed(Profile.PROVISIONER) == {INBOX}
-    for profile in set(Profile) - {Profile.PROVISIONER, Profile.CHANNEL_WRITER}:
+    for profile in set(Profile) - {Profile.PROVISIONER, Profile.CHANNEL_WRITER, Profile.LIMITER}:
         assert not [row for row in published(profile) if "STREAM.CREATE" in row or "STREAM.UPDATE" in row]
 
 

@@ -49,6 +49,13 @@ PUBLISHES = {
         f"{JS}.STREAM.MSG.GET.{CHANNELS}", f"{JS}.DIRECT.GET.{CHANNELS}.>",
     ],
     Profile.PURGER: [f"{JS}.INFO", f"{JS}.STREAM.PURGE.CHAT_main", f"{JS}.STREAM.PURGE.DM_main"],
+    Profile.LIMITER: [
+        f"{JS}.{one % stream}"
+        for stream in ("CHAT_main", "DM_main", "INBOX_main", "DLV_main")
+        for one in (
+            "STREAM.INFO.%s", "STREAM.UPDATE.%s", "CONSUMER.CREATE.%s.limits", "CONSUMER.DELETE.%s.limits",
+        )
+    ],
     Profile.PROBE: [],
     Profile.DM_READER: [
         f"{JS}.CONSUMER.INFO.DM_main.dm_{L}", f"{JS}.CONSUMER.MSG.NEXT.DM_main.dm_{L}", f"$JS.ACK.DM_main.dm_{L}.>",
@@ -60,6 +67,7 @@ ROWS = {
     Profile.OPERATOR: ("CB-105",),
     Profile.CHANNEL_WRITER: ("CB-107",),
     Profile.PURGER: ("CB-109",),
+    Profile.LIMITER: ("C8-15",),
     Profile.PROBE: ("CB-106",),
     Profile.DM_READER: ("C8-36", "C8-39"),
 }

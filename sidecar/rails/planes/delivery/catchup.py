@@ -24,7 +24,7 @@ from sidecar.rails.planes.delivery.fanout import copies_of, readers
 from sidecar.rails.planes.delivery.loop import Outgoing, header_bytes
 from sidecar.rails.planes.delivery.membership import Membership
 from sidecar.rails.planes.delivery.plane import Plane
-from sidecar.rails.planes.delivery.pulls import Durable, gather
+from sidecar.rails.planes.delivery.pulls import Durable, Puller
 
 MAX_POSTS: Final = 1_000
 """Posts that one join copies: what a member's store keeps of them by default. A client takes its cursor right before it
@@ -55,7 +55,7 @@ class CatchUp:
     """Copies the window of one join into the member's store."""
 
     def __init__(self, plane: Plane, channels: Channels) -> None:
-        self._plane, self._channels = plane, channels
+        self._plane, self._channels, self._puller = plane, channels, Puller(plane.connection)
         self._stream = streams.CHAT.stream(plane.space)
 
     async def copy(self, row: Membership) -> None:
@@ -81,7 +81,7 @@ class CatchUp:
         found: list[Frame] = []
         try:
             while True:
-                page = await gather(self._plane.connection, durable, _BATCH, 0.0, _PAGE_BYTES)
+                page = await self._puller.gather(durable, _BATCH, 0.0, _PAGE_BYTES)
                 found += [frame for frame in page if frame.sequence <= frontier]
                 if len(found) > MAX_POSTS:
                     raise Shortfall("too_long", f"more than {MAX_POSTS} posts since the join cursor: take a newer one")

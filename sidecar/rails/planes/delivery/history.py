@@ -18,7 +18,7 @@ from sidecar.rails.connection.kv import Unreadable
 from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.names import api, consumers, streams, subjects
 from sidecar.rails.planes.delivery.plane import Plane
-from sidecar.rails.planes.delivery.pulls import Durable, End, pull
+from sidecar.rails.planes.delivery.pulls import Durable, End, Puller
 
 AT_ONCE: Final = 16
 """Pages that are read at a time; the others wait for their turn, as long as their callers do."""
@@ -40,8 +40,8 @@ class Page(NamedTuple):
 class HistoryReader:
     """Reads pages of one space's posts."""
 
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
+    def __init__(self, plane: Plane, puller: Puller) -> None:
+        self._plane, self._puller = plane, puller
         self._stream = streams.CHAT.stream(plane.space)
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._serials = itertools.count(1)
@@ -78,7 +78,7 @@ class HistoryReader:
         pending = await self._create(durable, only, {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1})
         try:
             if pending and since_ms is not None:
-                frames = (await pull(self._plane.connection, durable, 1)).frames
+                frames = (await self._puller.pull(durable, 1)).frames
                 if frames and frames[0].time_ms < since_ms:
                     # The time is behind the sequence: from there on no post is older.
                     await self._delete(durable)
@@ -96,9 +96,9 @@ class HistoryReader:
     ) -> tuple[list[Frame], bool]:
         """Frames up to the limits. One that is larger than a page is a page of its own."""
         if len(frames) < limit:
-            found, end = await pull(self._plane.connection, durable, limit - len(frames), max_bytes=max_bytes)
+            found, end = await self._puller.pull(durable, limit - len(frames), max_bytes=max_bytes)
             if not found and not frames and end is End.BYTES:
-                found, end = await pull(self._plane.connection, durable, 1)
+                found, end = await self._puller.pull(durable, 1)
             frames = frames + found
             if end is End.REFUSED:
                 raise Unreadable(f"{self._stream}: the broker ended the read")

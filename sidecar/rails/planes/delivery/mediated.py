@@ -26,7 +26,7 @@ from sidecar.rails.names.tokens import GRAMMARS
 from sidecar.rails.planes.delivery.history import HistoryReader
 from sidecar.rails.planes.delivery.lease import InvalidLease, LeaseRow
 from sidecar.rails.planes.delivery.plane import Plane
-from sidecar.rails.planes.delivery.pulls import Durable, gather
+from sidecar.rails.planes.delivery.pulls import Durable, Puller
 from sidecar.rails.space.acl import AclRow, InvalidRow
 
 BATCH_BYTES: Final = 256 * 1024
@@ -34,7 +34,7 @@ BATCH_BYTES: Final = 256 * 1024
 ENVELOPE_BYTES: Final = 8 * 1024
 ANSWER_BYTES: Final = MAX_BYTES - ENVELOPE_BYTES
 """Bytes of one answer at most; less where the broker takes less."""
-ACK_SECONDS: Final = 5.0
+ACK_SECONDS: Final = 2.0
 DEADLINE_MARGIN_MS: Final = 500
 """How long before the caller's deadline a wait ends."""
 _MAX_HEADERS, _MAX_HEADER = 64, 8192
@@ -79,7 +79,8 @@ class Mediated:
         self._leases = KeyValue(plane.connection, buckets.DELIVERY, plane.space)
         self._registry = Shared(KeyValue(plane.connection, buckets.CHANNELS, plane.space).read_all)
         self._roster = Shared(KeyValue(plane.connection, buckets.PRESENCE, plane.space).read_all)
-        self._history = HistoryReader(plane)
+        self._puller = Puller(plane.connection)
+        self._history = HistoryReader(plane, self._puller)
 
     @property
     def _answer_bytes(self) -> int:
@@ -109,7 +110,7 @@ class Mediated:
         seconds = _wait(int(args["waitMs"]), called.deadline_ms)
         begun = self._plane.clock().mono
         try:
-            frames = await gather(self._connection, durable, int(args["batch"]), seconds, BATCH_BYTES)
+            frames = await self._puller.gather(durable, int(args["batch"]), seconds, BATCH_BYTES)
         except NoResponders:
             raise _not_found(source) from None
         except _TROUBLE as error:

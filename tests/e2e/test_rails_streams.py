@@ -146,3 +146,19 @@ async def test_a_stored_message_that_is_dressed_as_a_status_is_a_message(tmp_pat
             assert owner.faults() == []
             await bound.close()
             await watch.close()
+
+
+async def test_a_finished_pull_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
+    """The broker says so of every pull with a bound on bytes. Else each would be followed by two."""
+    async with room(tmp_path) as here:
+        _, connection = await prepared(here)
+        async with connection:
+            config = {"durable_name": "d", "name": "d", "ack_policy": "explicit"}
+            body = {"stream_name": "S", "config": config}
+            await ask(connection, api.CONSUMER_CREATE_NAMED.build(stream="S", consumer="d"), body)
+            await stored(connection, *map(str, range(8)))
+            bound = BoundConsumer(connection, "S", "d", batch=1, heartbeat=0.4)
+            assert await read(bound, 4) == ["0", "1", "2", "3"]
+            info = await ask(connection, api.CONSUMER_INFO.build(stream="S", consumer="d"))
+            assert (info["num_ack_pending"], info["num_waiting"]) == (4, 0)
+            await bound.close()

@@ -27,6 +27,7 @@ PULL_BYTES: Final = MAX_BYTES // 2
 _SILENCE: Final = 2.5
 _NANO: Final = 10**9
 _IDLE, _CONFLICT = "100", "409"
+_COMPLETED: Final = "Batch Completed"
 _RETRY: Final = 0.2
 
 
@@ -44,6 +45,12 @@ def _status(message: Msg) -> str | None:
         return None
     status: str | None = (message.headers or {}).get(headers.STATUS)
     return status
+
+
+def _completed(message: Msg) -> bool:
+    """Whether the broker only says that a pull with a bound on bytes has had all that it asked for. The reader has
+    counted that itself, and may have sent the next pull already."""
+    return bool((message.headers or {}).get(Header.DESCRIPTION, "").startswith(_COMPLETED))
 
 
 class _Reader:
@@ -119,7 +126,7 @@ class BoundConsumer(_Reader):
             if status is None:
                 self._asked = max(0, self._asked - 1)
                 return message
-            if status != _IDLE:
+            if status != _IDLE and not _completed(message):
                 self._asked = 0
                 if status in (headers.NO_RESPONDERS, _CONFLICT):
                     await self._bound()

@@ -17,7 +17,7 @@ from sidecar.rails.connection import Connection
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code, Outcome
 from sidecar.rails.messaging.durables import Durable, judge
 from sidecar.rails.messaging.held import Copy
-from sidecar.rails.messaging.intake import HeldCopy, RawIntake
+from sidecar.rails.messaging.intake import ROLE_UNSHOWN, HeldCopy, RawIntake
 from sidecar.rails.messaging.takes import RawEpoch, TakeGate
 from sidecar.rails.names import api, subjects
 from sidecar.rails.space.holder import Profile
@@ -376,6 +376,8 @@ async def test_stored_bytes_are_no_answer_to_a_take(main: Town) -> None:
 
         async def publish(subject: str, data: bytes = b"", *, reply: str = "", **more: Any) -> None:
             await original(subject, data, reply=reply, **more)
+            if subject != subjects.TAKE.build(space=SPACE, role="rd", owner="local", actor="rev"):
+                return
             replies.append(reply)
             direct = api.DIRECT_GET.build(stream="KV_cotal_presence_main")
             body = json.dumps({"last_by_subj": "$KV.cotal_presence_main.local.eve"}).encode()
@@ -384,3 +386,20 @@ async def test_stored_bytes_are_no_answer_to_a_take(main: Town) -> None:
         rev.member.connection.publish = publish  # type: ignore[method-assign]
         assert not await rev.read(copy)
         assert (len(replies), rev.takes) == (1, {"silent": 1})
+
+
+async def test_a_holder_that_shows_nothing_leaves_the_queue_to_others(main: Town) -> None:
+    async with holder(main, "re") as rev:
+        async with main.member("sam") as sam:
+            for number in range(ROLE_UNSHOWN + 3):
+                await sam.request_role("re", f"m{number}")
+        held = [await rev.copy() for _ in range(ROLE_UNSHOWN)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await rev.intake.take()
+        info = await main.consumer(rev.intake.durable)
+        assert (info["num_ack_pending"], info["num_pending"]) == (ROLE_UNSHOWN, 3)
+        held[0].show()
+        await rev.copy()
+        held[1].forget()
+        await rev.copy()

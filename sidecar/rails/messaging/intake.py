@@ -26,7 +26,7 @@ from sidecar.rails.connection import Connection, ConnectionFault, NotConnected
 from sidecar.rails.connection.streams import HEARTBEAT, BoundConsumer
 from sidecar.rails.messaging.durables import Durable, Odd
 from sidecar.rails.messaging.frames import Frame, frame_of
-from sidecar.rails.messaging.held import Held, Wish, Word
+from sidecar.rails.messaging.held import Copy, Held, Wish, Word
 from sidecar.rails.names import InvalidName
 from sidecar.rails.names.acks import ack_subject
 
@@ -34,6 +34,8 @@ BATCH: Final = 16
 """Copies of one raw pull. They wait in memory with their ack wait running, so there are few."""
 ROLE_BATCH: Final = 1
 """A copy that one holder keeps waiting is one that no other holder gets."""
+ROLE_UNSHOWN: Final = 4
+"""Copies of a role's queue that a member holds and has not shown; with so many it asks for no other."""
 RETRY_RENEWAL: Final = 1.0
 """Seconds between renewals that got lost."""
 _NANO: Final = 10**9
@@ -95,6 +97,7 @@ class HeldCopy:
     def show(self) -> None:
         """It is shown, or handed to a handler, now."""
         self.held.wish(Wish.SHOW, self._clock())
+        self._source.moved()
 
     async def ack(self) -> None:
         """It was shown or handled. NotShown when it was neither (C8-62)."""
@@ -120,9 +123,11 @@ class HeldCopy:
     def forget(self) -> None:
         """Drop it without a word."""
         self.held.wish(Wish.FORGET, self._clock())
+        self._source.moved()
 
     async def _say(self, wish: Wish, delay: float = 0.0) -> bool:
         word = self.held.wish(wish, self._clock())
+        self._source.moved()
         return word is not None and await self._source.say(self.frame, word, delay)
 
     @contextlib.asynccontextmanager
@@ -146,7 +151,8 @@ class HeldCopy:
 class Source(ABC):
     """What both forms share: a pump that stamps copies as they come, and the queue behind it.
 
-    The queue holds one batch. A copy that stood in it for longer than its ack wait is dropped: it comes again.
+    The queue holds one batch. A copy that stood in it for longer than its ack wait is dropped: it comes again. Of a
+    role's queue, which other holders read too, no more is asked for while a few copies were not shown yet.
     """
 
     def __init__(
@@ -164,6 +170,9 @@ class Source(ABC):
         self._queue: asyncio.Queue[tuple[Frame, Held] | Exception] = asyncio.Queue(depth)
         self._pump: asyncio.Task[None] | None = None
         self._ended: Exception | None = None
+        self._unshown: list[HeldCopy] = []
+        self._coming = 0
+        self._moved = asyncio.Event()
 
     @abstractmethod
     async def _read(self) -> None:
@@ -182,12 +191,32 @@ class Source(ABC):
                 raise self._ended
             came = await self._queue.get()
             self._queue.task_done()
+            self._coming -= not isinstance(came, Exception)
             if isinstance(came, Exception):
                 self._ended = came
             elif came[1].fresh(self._clock()):
-                return HeldCopy(*came, self, self._clock)
+                copy = HeldCopy(*came, self, self._clock)
+                if self.durable.role:
+                    self._unshown.append(copy)
+                return copy
             else:
                 self._dropped(Odd.STALE)
+
+    def moved(self) -> None:
+        """A copy was shown or settled."""
+        self._moved.set()
+
+    async def _room(self) -> None:
+        """Until another copy may be asked for. One whose ack wait is over is not held any more."""
+        while self.durable.role:
+            now = self._clock()
+            self._unshown = [copy for copy in self._unshown if copy.held.state is Copy.HELD and copy.held.fresh(now)]
+            if len(self._unshown) + self._coming < ROLE_UNSHOWN:
+                return
+            self._moved.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_RENEWAL):
+                    await self._moved.wait()
 
     async def next(self) -> Frame:
         """The next copy, without its books."""
@@ -231,6 +260,7 @@ class Source(ABC):
             if self._metrics is not None:
                 again = "again" if frame.delivered > 1 else "first"
                 self._metrics.counter("messaging_copies", self.durable.source.value, again).inc()
+            self._coming += 1
             await self._queue.put((frame, Held(came)))
             return
         self._dropped(odd)
@@ -268,6 +298,7 @@ class RawIntake(Source):
 
     async def _read(self) -> None:
         while True:
+            await self._room()
             try:
                 message = await self._consumer.next()
             except NotConnected:

@@ -87,6 +87,7 @@ class MediatedIntake(Source):
     async def _read(self) -> None:
         backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         while True:
+            await self._room()
             asked = self._clock()
             try:
                 frames = await self._fetch()

@@ -13,14 +13,18 @@ from typing import Any
 
 import orjson
 
+from sidecar.base.clock import Now, system_now
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.endpoint.serve import Called
+from sidecar.rails.envelopes.presence import Card, Presence, encode_presence
+from sidecar.rails.envelopes.schema import Status
 from sidecar.rails.messaging.registry import ChannelConfig, DeliveryClass, RegistryWriter
-from sidecar.rails.names import api, buckets, streams, subjects
+from sidecar.rails.names import api, buckets, consumers, streams, subjects
 from sidecar.rails.planes.delivery.backstop import Backstop
+from sidecar.rails.planes.delivery.broker import consumer_info
 from sidecar.rails.planes.delivery.loop import At
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.space.acl import AclRow
@@ -52,6 +56,8 @@ class Daemon:
 
     def __init__(self, member: Member, *, at: At | None, reader_at: At | None) -> None:
         self.member, self.metrics = member, member.metrics
+        self.later = 0.0
+        """Seconds by which the plane's clock is ahead."""
         self.said = io.StringIO()
         self.plane = Plane(
             member.connection,
@@ -60,9 +66,14 @@ class Daemon:
             member.lifecycle,
             metrics=member.metrics,
             log=Log(self.said),
+            clock=self._clock,
         )
         self.backstop = Backstop(self.plane, at=at, reader_at=reader_at)
         self.task = asyncio.create_task(self.backstop.run())
+
+    def _clock(self) -> Now:
+        now = system_now()
+        return Now(now.wall + self.later, now.mono + self.later)
 
     async def ask(self, actor: str, command: str, **args: JsonValue) -> Any:
         """A command, as its handler has it from the endpoint."""
@@ -78,10 +89,19 @@ class Daemon:
         return await self.ask(actor, "durable-leave", channel=channel, generation=generation)
 
     async def idle(self) -> None:
-        """Everything that was posted and copied so far has gone through both loops."""
-        for stream, loop in ((CHAT, self.backstop.fanout), (INBOX, self.backstop.reader)):
-            last = await last_of(self.member.connection, stream)
-            await until(lambda: loop.floor >= last, self.task)  # noqa: B023
+        """Everything that was posted and copied so far has gone through both loops, also through those of earlier
+        daemons, and is settled at the broker."""
+        for stream, consumer in ((CHAT, consumers.FANOUT.build()), (INBOX, consumers.READER.build())):
+            async with asyncio.timeout(EVENT_SECONDS):
+                while await self._left(stream, consumer):
+                    if self.task.done():
+                        self.task.result()
+                        raise AssertionError("the plane ended")
+                    await asyncio.sleep(0.01)
+
+    async def _left(self, stream: str, consumer: str) -> int:
+        info = await consumer_info(self.member.connection, stream, consumer)
+        return 1 if info is None else int(info["num_pending"]) + int(info["num_ack_pending"])
 
     def count(self, name: str) -> dict[tuple[str, ...], float]:
         return self.metrics.totals(name)
@@ -96,7 +116,6 @@ class Rig:
 
     def __init__(self, town: Town) -> None:
         self.town = town
-        self.posted = 0
 
     @contextlib.asynccontextmanager
     async def daemon(self, *, at: At | None = None, reader_at: At | None = None) -> AsyncIterator[Daemon]:
@@ -121,6 +140,26 @@ class Rig:
     async def no_acl(self, actor: str) -> None:
         async with self.operator() as connection:
             await KeyValue(connection, buckets.ACL, SPACE).delete(life(actor).dot)
+
+    async def present(self, actor: str, name: str) -> None:
+        """A heartbeat of a peer that is here."""
+        async with root(self) as connection:
+            card = Card(life(actor).principal.dot, name)
+            record = encode_presence(Presence(card, Status.IDLE, clock() * 1000))
+            await KeyValue(connection, buckets.PRESENCE, SPACE).put(life(actor).principal.dot, record)
+
+    async def configure(self, stream: str, **fields: Any) -> None:
+        """An operator changes a stream."""
+        async with root(self) as connection:
+            answer = orjson.loads((await connection.request(api.STREAM_INFO.build(stream=stream))).data)
+            body = orjson.dumps({**answer["config"], **fields})
+            changed = orjson.loads((await connection.request(api.STREAM_UPDATE.build(stream=stream), body)).data)
+            assert "error" not in changed, changed
+
+    async def delete_consumer(self, stream: str, consumer: str) -> None:
+        async with root(self) as connection:
+            subject = api.CONSUMER_DELETE.build(stream=stream, consumer=consumer)
+            assert orjson.loads((await connection.request(subject)).data)["success"]
 
     async def channel(self, channel: str, delivery_class: str) -> None:
         async with self.operator() as connection:

@@ -183,7 +183,8 @@ class Cut:
         if ".CONSUMER.DELETE." not in subject:
             return await self._connection.request(subject, data, **more)
         self.deletes.append(subject.rpartition("_")[2])
-        if self._answer is None:
+        if self._answer is None:  # the delete has its effect, and nobody learns of it
+            await self._connection.request(subject, data, **more)
             raise TimeoutError
 
         class Answer:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.app.delivery_config import LaneConfig
+from sidecar.app.delivery_feed import feed_loop
 from sidecar.app.spaces import SpaceFailed, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
 from sidecar.base.strictjson import JsonError, parse
@@ -151,7 +152,10 @@ class DeliveryLane:
         async with await Connection.open([self.config.url], minter, watch=watch) as connection:
             plane = Plane(connection, account.space, form, state.lifecycle, self._metrics, self._log)
             lease = Lease(plane, state.lease, predecessor=predecessor)
-            self._plane = compose(plane, lease, service)
+            feed = feed_loop(
+                self.config.root, self.config.url, account, form, state.uid, self._seconds, self._metrics, self._log
+            )
+            self._plane = compose(plane, lease, service, more=[feed])
             running = asyncio.create_task(self._plane.run())
             settling = asyncio.create_task(self._plane.settle())
             try:

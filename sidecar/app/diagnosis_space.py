@@ -20,6 +20,8 @@ LAG_WARN: Final = 1_000
 """Messages that wait for a loop of the delivery plane."""
 OLD_LEASE_SECONDS: Final = 20.0
 """A lease is renewed every 15 seconds; one that is older is not renewed any more."""
+OLD_FEED_SECONDS: Final = 30.0
+"""The feed is written every 5 seconds while it can be."""
 SOON: Final = 0.1
 """The last part of a credential's life, in which it should have been renewed."""
 
@@ -126,6 +128,19 @@ def judge_lease(space: str, row: LeaseRow | None, age: float, old: float = OLD_L
     if not row.ready:
         return Finding("lease", Level.WARN, f"{holder} holds the delivery plane and is not ready", why, "", space)
     return Finding("lease", Level.OK, f"{holder} holds the delivery plane", space=space)
+
+
+def judge_feed(space: str, complete: bool | None, age: float) -> Finding:
+    """The heartbeat of the membership feed: whether its last look was complete (None without one), and its age."""
+    why = "dashboards show who listened to what at some earlier time; delivery does not depend on it"
+    do = "see the delivery plane's log for its loop feed"
+    if complete is None:
+        return Finding("feed", Level.WARN, "the membership feed was never written", why, do, space)
+    if age > OLD_FEED_SECONDS:
+        return Finding("feed", Level.WARN, f"the membership feed is {age:.0f} s old", why, do, space)
+    if not complete:
+        return Finding("feed", Level.WARN, "the membership feed did not see every connection", why, do, space)
+    return Finding("feed", Level.OK, "the membership feed is current", space=space)
 
 
 def judge_liveness(space: str, found: Liveness) -> Finding:

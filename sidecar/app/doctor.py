@@ -228,6 +228,7 @@ class _Doctor:
     async def _space(self, info: SpaceInfo) -> None:
         await self._look("streams", partial(self._stored, info), info.name)
         await self._look("lease", partial(self._lease, info), info.name)
+        await self._look("feed", partial(self._feed, info), info.name)
         await self._look("liveness", partial(self._liveness, info), info.name)
 
     async def _stored(self, info: SpaceInfo) -> None:
@@ -256,23 +257,35 @@ class _Doctor:
 
     async def _lease(self, info: SpaceInfo) -> None:
         """The lease row, which observers may read."""
+        subject = buckets.DELIVERY.subject(info.name, buckets.DELIVERY_LEASE, shard=0)
+        data, age = await self._kept_row(info, buckets.DELIVERY, subject)
+        try:
+            row = LeaseRow.decode(data)
+        except InvalidLease:
+            row = None  # given back, or no row: nobody holds it
+        self._add(diagnosis_space.judge_lease(info.name, row, age, self._question.old_lease))
+
+    async def _feed(self, info: SpaceInfo) -> None:
+        """The heartbeat of the membership feed."""
+        subject = buckets.MEMBERSHIP.subject(info.name, buckets.MEMBERSHIP_FEED)
+        data, age = await self._kept_row(info, buckets.MEMBERSHIP, subject)
+        value = json.loads(data) if data else None
+        complete = value.get("complete") is True if isinstance(value, dict) else None
+        self._add(diagnosis_space.judge_feed(info.name, complete, age))
+
+    async def _kept_row(self, info: SpaceInfo, bucket: buckets.Bucket, subject: str) -> tuple[bytes, float]:
+        """A value and its age in seconds, as observers may read it; no bytes for a key without one."""
         async with as_profile(self._trust(info), info.form, self._url, Profile.OBSERVER) as client:
-            subject = buckets.DELIVERY.subject(info.name, buckets.DELIVERY_LEASE, shard=0)
-            request = api.MESSAGE_GET.build(stream=buckets.DELIVERY.stream(info.name))
+            request = api.MESSAGE_GET.build(stream=bucket.stream(info.name))
             try:
                 answer = await ask(client, request, {"last_by_subj": subject}, seconds=_ASK_SECONDS)
             except BrokerRefused as error:
                 if error.code != _NO_MESSAGE:
                     raise
-                self._add(diagnosis_space.judge_lease(info.name, None, 0.0))
-                return
+                return b"", 0.0
         message = answer["message"]
         age = max(0.0, time.time() - datetime.fromisoformat(message["time"]).timestamp())
-        try:
-            row = LeaseRow.decode(base64.b64decode(message.get("data") or ""))
-        except InvalidLease:
-            row = None  # given back, or no row: nobody holds it
-        self._add(diagnosis_space.judge_lease(info.name, row, age, self._question.old_lease))
+        return base64.b64decode(message.get("data") or ""), age
 
     async def _liveness(self, info: SpaceInfo) -> None:
         """Asks the plane as a member would, under a name that is nobody's."""

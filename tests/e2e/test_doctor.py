@@ -99,14 +99,15 @@ async def test_a_space_with_its_delivery_plane_is_well_and_a_stopped_one_is_told
     daemon = Program(tmp_path / "delivery.log", "delivery", "--config", str(config))
     try:
         await asyncio.to_thread(daemon.wait_ready)
-        findings = await ward.until(lambda found: levels(found)["lease"] is Level.OK)
+        await ward.until(lambda found: levels(found)["lease"] is Level.OK)
+        findings = await ward.until(lambda found: levels(found)["feed"] is Level.OK)
         wrong = [one for one in findings if one.level is not Level.OK]
         # The one thing that is not as it should be in a test broker.
         assert [(one.check, one.level) for one in wrong] == [("acknowledgement", Level.WARN)]
         assert exit_code(findings) == 1
         assert {
             "broker", "version", "jetstream", "trust", "clock", "storage", "account", "streams", "durables",
-            "leftovers", "lease", "liveness", "fanout-lag", "reader-lag", "creds-end", "creds-grants",
+            "leftovers", "lease", "feed", "liveness", "fanout-lag", "reader-lag", "creds-end", "creds-grants",
         } <= levels(findings).keys()  # fmt: skip
     finally:
         daemon.kill()

@@ -172,6 +172,13 @@ def test_the_lease_and_the_plane() -> None:
         told(of_space.judge_liveness("main", Liveness("delivery", verdict, Why.ANSWERED)), level)
 
 
+def test_the_feed() -> None:
+    told(of_space.judge_feed("main", True, 30.0), Level.OK)
+    told(of_space.judge_feed("main", True, 30.1), Level.WARN)
+    told(of_space.judge_feed("main", False, 1.0), Level.WARN)
+    told(of_space.judge_feed("main", None, 0.0), Level.WARN)
+
+
 def test_lag() -> None:
     def lag(waiting: int) -> dict[str, dict[str, dict[str, Any]]]:
         found = {"num_pending": waiting, "num_ack_pending": 1}

@@ -23,11 +23,16 @@ class Members:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._index = MemberIndex()
-        mirror = Mirror(plane, buckets.MEMBERS, _LABEL, self._take)
-        self.run, self.current = mirror.run, mirror.current
+        self._mirror = Mirror(plane, buckets.MEMBERS, _LABEL, self._take)
+        self.run, self.current = self._mirror.run, self._mirror.current
         self.members, self.holds, self.of = self._index.members, self._index.holds, self._index.of
         self.oldest = self._index.oldest
         self._gauge = plane.metrics.gauge("delivery_memberships")
+
+    @property
+    def reads(self) -> int:
+        """Questions to the bucket so far, each of which served everybody who came before it (CD-10)."""
+        return self._mirror.reads
 
     def _take(self, entry: Entry) -> None:
         """A row that cannot be read counts as absent: nobody gets a copy by it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 
@@ -15,6 +15,9 @@ class Tap:
         self.seen: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
         self.port = 0
+        self.stop_at: Callable[[str], bool] = lambda subject: False
+        """A publish to such a subject, and everything behind it, never reaches the broker."""
+        self.stopped = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -39,6 +42,9 @@ class Tap:
                 self.bodies.append(body[:-2])
             if verb in ("PUB", "HPUB", "SUB"):
                 self.seen.append((verb, words[1].decode()))
+            if verb in ("PUB", "HPUB") and self.stop_at(words[1].decode()):
+                self.stopped.set()
+                await asyncio.Event().wait()
             writer.write(line + body)
             await writer.drain()
 

@@ -253,10 +253,14 @@ class Lease:
         async with self._writing:
             if not self.held:
                 return
-            self._term = None
             with contextlib.suppress(WrongRevision, *_TROUBLE):
-                await self._bucket.delete(self._key, self._revision)
+                try:
+                    await self._bucket.delete(self._key, self._revision)
+                except WrongRevision:  # a renewal that was cut off may have been written
+                    await self._reconcile()
+                    await self._bucket.delete(self._key, self._revision)
                 self._metrics.counter("delivery_lease", "released").inc()
+            self._term = None
 
     async def verdict(self) -> Verdict:
         """What to answer a liveness probe: from the row itself, not from what this process believes (C6.1-15, -16)."""

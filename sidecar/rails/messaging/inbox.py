@@ -7,6 +7,7 @@ durable (C4-25, C4-27). The stream holds a bounded number of deliveries; who bri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -338,6 +339,11 @@ class Inbox:
             self._some.set()
             self._moved.set()
 
+    async def _put_back(self, delivery: Delivery[HeldCopy], delay: float) -> None:
+        for copy in self.done(delivery, again=True):
+            with contextlib.suppress(ConnectionFault):  # without a link the ack wait does the same
+                await copy.nak(delay)
+
     async def drain(self, seconds: float) -> bool:
         """Wait until the member has settled what it has; False when that takes longer."""
         try:
@@ -349,20 +355,17 @@ class Inbox:
             return False
         return True
 
-    async def close(self, *, drain: float = 0.0) -> None:
-        """No more deliveries. What waits is put back, so that it comes again at once; what the member has may be
-        settled for ``drain`` seconds, and comes again when its ack wait is over. May be called twice."""
+    async def close(self, *, drain: float = 0.0, delay: float = 0.0) -> None:
+        """No more deliveries. What waits is put back, and so is what the member has not settled within
+        ``drain`` seconds: it comes again after ``delay``, without waiting for its ack wait. May be called twice."""
         self._closed = True
         self._some.set()
         self._moved.set()
         while self._waiting:
-            delivery = self._waiting.popleft()
-            for copy in self._desk.close(delivery, again=True):
-                try:
-                    await copy.nak()
-                except ConnectionFault:
-                    break  # there is no link: the ack wait does the same
-        await self.drain(drain)
+            await self._put_back(self._waiting.popleft(), delay)
+        if not await self.drain(drain):
+            for delivery in self._desk.bound:
+                await self._put_back(delivery, delay)
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)

@@ -76,8 +76,11 @@ class Intake(Protocol):
     async def renew(self, frame: Frame) -> None:
         """It is still being handled: the ack wait begins anew."""
 
+    async def stop(self) -> None:
+        """Read no more, and put back what nobody has taken; what was taken can still be settled."""
+
     async def close(self) -> None:
-        """Stop reading. What was not settled comes again, to whoever reads next."""
+        """Stop for good. What was not settled comes again, to whoever reads next."""
 
 
 class HeldCopy:
@@ -238,14 +241,23 @@ class Source(ABC):
         """Begin the ack wait anew."""
         await self.say(frame, Word.RENEW, 0.0)
 
-    async def close(self) -> None:
-        """Stop reading."""
+    async def stop(self) -> None:
+        """Read no more. May be called twice."""
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
+        while not self._queue.empty():
+            came = self._queue.get_nowait()
+            self._queue.task_done()
+            if not isinstance(came, Exception):
+                await HeldCopy(*came, self, self._clock).nak()
         self._ended = self._ended or IntakeClosed("the intake was closed")
         with contextlib.suppress(asyncio.QueueFull):  # one who waits for the queue waits because it is empty
             self._queue.put_nowait(self._ended)
+
+    async def close(self) -> None:
+        """Stop for good."""
+        await self.stop()
 
     async def _run(self) -> None:
         try:
@@ -326,7 +338,7 @@ class RawIntake(Source):
         self._settled(word, "sent")
         return True
 
-    async def close(self) -> None:
-        """Stop reading."""
-        await super().close()
-        await self._consumer.close()
+    async def stop(self) -> None:
+        """Read no more."""
+        await self._consumer.close()  # first: what is put back must not come to this reader
+        await super().stop()

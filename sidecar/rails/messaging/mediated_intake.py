@@ -193,7 +193,7 @@ class MediatedIntake(Source):
         _finish(item, said=False)
 
     async def close(self) -> None:
-        """Stop reading; the words that wait are said once more, for a bounded time."""
+        """Stop for good; the words that wait are said once more, for a bounded time."""
         await super().close()
         if self._settler is not None:
             self._settler.cancel()

@@ -43,7 +43,7 @@ from sidecar.rails.messaging.history import Frames, History, MediatedHistory, Ra
 from sidecar.rails.messaging.identity import Identity
 from sidecar.rails.messaging.inbox import Delivered, Inbox, InboxClosed
 from sidecar.rails.messaging.intake import Intake, RawIntake
-from sidecar.rails.messaging.mediated_intake import MediatedIntake
+from sidecar.rails.messaging.mediated_intake import WAIT_SECONDS, MediatedIntake
 from sidecar.rails.messaging.membership import Join, Standing
 from sidecar.rails.messaging.reads import Reading, Reads
 from sidecar.rails.messaging.reads_mediated import MediatedReads
@@ -54,6 +54,7 @@ from sidecar.rails.messaging.roster import Roster
 from sidecar.rails.messaging.runtime import current_process
 from sidecar.rails.messaging.sending import Sender, Sent
 from sidecar.rails.messaging.sources import Sources
+from sidecar.rails.messaging.take_steps import check_name
 from sidecar.rails.messaging.takes import MediatedEpoch, RawEpoch, TakeGate
 from sidecar.rails.names import Principal
 from sidecar.rails.names.principals import DOT
@@ -81,7 +82,7 @@ class Peer:
         self,
         connection: Connection,
         identity: Identity,
-        card: Card,
+        own: OwnPresence,
         *,
         clock: Callable[[], Now],
         entropy: Callable[[int], bytes],
@@ -90,7 +91,7 @@ class Peer:
     ) -> None:
         self.connection = connection
         self.identity = identity
-        self.card = card
+        self.card = card = own.card
         self._clock, self._entropy, self._metrics, self._log = clock, entropy, metrics, log
         mediated = identity.form is Form.MEDIATED
         ref = EndpointRef(card.id, card.name, card.role)
@@ -117,26 +118,9 @@ class Peer:
             self._inbox,
             **seen,
         )
-        self._gate = TakeGate(
-            connection,
-            identity.space,
-            identity.lifecycle,
-            card.name,
-            epoch=MediatedEpoch(self._caller) if mediated else RawEpoch(connection, identity.space),
-            caller=self._caller,
-            offer=self._inbox.offer,
-            entropy=entropy,
-            **seen,
-        )
-        self._sources = Sources(self._inbox, self._gate, self._durables(), self._intake, **seen)
-        self._heartbeat = Heartbeat(
-            connection,
-            identity.space,
-            OwnPresence.begin(
-                card, identity.lifecycle, current_process(entropy).runtime(identity.lifecycle), self._now_ms()
-            ),
-            **seen,
-        )
+        gate = self._new_gate() if identity.roles else None
+        self._sources = Sources(self._inbox, gate, self._durables(), self._intake, **seen)
+        self._heartbeat = Heartbeat(connection, identity.space, own, **seen)
 
     @classmethod
     async def connect(
@@ -183,6 +167,11 @@ class Peer:
             protocol_version=PROTOCOL_VERSION,
         )
 
+        if identity.roles:
+            check_name(name)
+        runtime = current_process(entropy).runtime(identity.lifecycle)
+        own = OwnPresence.begin(card, identity.lifecycle, runtime, int(clock().wall * 1000))
+
         async def next_credentials() -> Credentials:
             return first.pop() if first else await mint()
 
@@ -190,7 +179,7 @@ class Peer:
             urls, next_credentials, policy=policy, watch=Watch(seen, log, watch), tls=tls, clock=clock
         )
         try:
-            peer = cls(connection, identity, card, clock=clock, entropy=entropy, metrics=seen, log=log)
+            peer = cls(connection, identity, own, clock=clock, entropy=entropy, metrics=seen, log=log)
             await peer._heartbeat.start()
         except BaseException:
             await connection.close()
@@ -205,14 +194,29 @@ class Peer:
     ) -> None:
         await self.close()
 
-    def _now_ms(self) -> int:
-        return int(self._clock().wall * 1000)
-
     def _durables(self) -> list[Durable]:
         """What is read for the member: direct messages, backstop copies, and the queue of each role that it holds."""
         space, lifecycle = self.identity.space, self.identity.lifecycle
         roles = [Durable.of_role(space, role) for role in self.identity.roles]
         return [Durable.dm(space, lifecycle), Durable.backstop(space, lifecycle), *roles]
+
+    def _new_gate(self) -> TakeGate:
+        """What decides about work for a role, right before it is shown."""
+        connection, identity = self.connection, self.identity
+        mediated = identity.form is Form.MEDIATED
+        return TakeGate(
+            connection,
+            identity.space,
+            identity.lifecycle,
+            self.card.name,
+            epoch=MediatedEpoch(self._caller) if mediated else RawEpoch(connection, identity.space),
+            caller=self._caller,
+            offer=self._inbox.offer,
+            entropy=self._entropy,
+            clock=self._clock,
+            metrics=self._metrics,
+            log=self._log,
+        )
 
     def _intake(self, durable: Durable) -> Intake:
         seen: dict[str, Any] = {"clock": self._clock, "metrics": self._metrics, "log": self._log}
@@ -375,7 +379,10 @@ class Peer:
 
         Memberships and unread messages stay where they are. May be called twice.
         """
-        await self._inbox.close(drain=drain)
+        await self._sources.stop()
+        # The plane may still be pulling for a fetch that nobody waits for any more: not into that one.
+        delay = WAIT_SECONDS if self.identity.form is Form.MEDIATED else 0.0
+        await self._inbox.close(drain=drain, delay=delay)
         await self._sources.close()
         await self._channels.close()
         await self._heartbeat.close()

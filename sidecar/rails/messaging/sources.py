@@ -42,7 +42,7 @@ class Sources:
     def __init__(
         self,
         inbox: Inbox,
-        gate: StartableGate,
+        gate: StartableGate | None,
         durables: Sequence[Durable],
         intake_of: Callable[[Durable], Intake],
         *,
@@ -59,7 +59,8 @@ class Sources:
         self._metrics = metrics
         self._log = log
         self._tasks: list[asyncio.Task[None]] = []
-        self._gated = False
+        self._closing = False
+        self._stopped_ones: list[Intake] = []
 
     def start(self) -> None:
         """Begin to read; nothing the second time."""
@@ -68,14 +69,13 @@ class Sources:
         own = [durable for durable in self._durables if durable.source is not From.ROLE]
         roles = [durable for durable in self._durables if durable.source is From.ROLE]
         self._tasks = [asyncio.create_task(self._read(durable)) for durable in own]
-        if roles:
+        if roles and self._gate is not None:
             self._inbox.gate = self._gate
-            self._gated = True
-            self._tasks.append(asyncio.create_task(self._read_roles(roles)))
+            self._tasks.append(asyncio.create_task(self._read_roles(roles, self._gate)))
 
-    async def _read_roles(self, roles: Sequence[Durable]) -> None:
+    async def _read_roles(self, roles: Sequence[Durable], gate: StartableGate) -> None:
         """The gate has to stand before the first copy comes (C8.1-06)."""
-        await self._gate.start()
+        await gate.start()
         await asyncio.gather(*(self._read(durable) for durable in roles))
 
     async def _read(self, durable: Durable) -> None:
@@ -94,8 +94,16 @@ class Sources:
             except Exception as error:  # whatever ends a source, the member must hear of it and go on
                 self._ended(durable, error)
             finally:
-                await intake.close()
+                await self._stopped(intake)
             await asyncio.sleep(backoff.failed())
+
+    async def _stopped(self, intake: Intake) -> None:
+        """Its copies may still be settled until everything is closed; one that failed settles nothing."""
+        if self._closing:
+            await intake.stop()
+            self._stopped_ones.append(intake)
+        else:
+            await intake.close()
 
     def _ended(self, durable: Durable, error: Exception) -> None:
         reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "fault")
@@ -105,10 +113,17 @@ class Sources:
         if self._log is not None:
             self._log.error("messaging_source_failed", source=durable.source.value, reason=reason, text=text)
 
-    async def close(self) -> None:
-        """Stop reading."""
+    async def stop(self) -> None:
+        """Read no more; what came may still be settled. May be called twice."""
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._gated:
+
+    async def close(self) -> None:
+        """Stop for good; what was said about copies gets out first."""
+        await self.stop()
+        if self._gate is not None:
             await self._gate.close()
+        while self._stopped_ones:
+            await self._stopped_ones.pop().close()

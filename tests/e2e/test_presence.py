@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +160,9 @@ async def test_a_heartbeat_outlives_the_broker(tmp_path: Path) -> None:
 @pytest.mark.req("C6-36", "C2-07")
 async def test_nobody_writes_the_key_of_another(space: Space) -> None:
     async with dialled(space, Profile.AGENT, "mallory") as (connection, holder):
-        metrics = Metrics()
-        beating = heartbeat(connection, holder, metrics)
-        stolen = OwnPresence(
-            beating.own.card._replace(id="local.alice"), holder.lifecycle.uid, beating.own.runtime, now_ms()
-        )
-        beating.own = stolen
+        own = heartbeat(connection, holder).own
+        own = replace(own, card=own.card._replace(id="local.alice"))
+        beating = Heartbeat(connection, SPACE, own, clock=system_now, metrics=Metrics())
         with pytest.raises(PermissionViolation):
             await beating.start()
 

@@ -198,7 +198,8 @@ class KeyValue:
         if not subject.startswith(self._prefix):
             raise ValueError("another bucket")
         gone = _marks(said)
-        if said[headers.STREAM] != self._stream or _stored(name for name in said if name != headers.STREAM):
+        foreign = said.keys() != _DIRECT and _stored(name for name in said if name != headers.STREAM)
+        if foreign or said[headers.STREAM] != self._stream:
             self._connection.record_redirected()
             gone = True
         return Entry(subject[len(self._prefix) :], message.data, revision, gone, _milliseconds(said[headers.TIMESTAMP]))
@@ -260,6 +261,13 @@ def _stored(names: Iterable[str]) -> bool:
 
 
 _STREAM: Final = headers.STREAM.lower()
+_DIRECT: Final = frozenset(
+    (
+        *(headers.STREAM, headers.SUBJECT, headers.SEQUENCE, headers.TIMESTAMP),
+        *(headers.LAST_SEQUENCE, headers.PENDING),
+    )
+)
+"""The headers of one answer to a batched Direct Get whose stored message has none."""
 
 
 def _marks(said: Mapping[str, str]) -> bool:

@@ -21,7 +21,9 @@ RUNTIME_SOURCE: Final = "endpoint-process"
 """The one value of ``runtime.source``; an observer shows any other as unsupported (C6-18)."""
 MAX_RECORD: Final = 256 * 1024
 """Bytes of a presence record that a reader parses."""
-_STATUSES, _ATTENTION, _CHANNEL_MODES = frozenset(Status), frozenset(Attention), frozenset(ChannelMode)
+_STATUSES: Final = {str(one): one for one in Status}
+_ATTENTION: Final = {str(one): one for one in Attention}
+_CHANNEL_MODES: Final = {str(one): one for one in ChannelMode}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -127,8 +129,9 @@ def read_presence(key: str, value: JsonValue) -> Presence:
         _drop("card.id", "is not the key of the record")
     if type(card.get("name")) is not str:
         _drop("card.name", "is no string")
-    status, ts = record.get("status"), record.get("ts")
-    if type(status) is not str or status not in _STATUSES:
+    word, ts = record.get("status"), record.get("ts")
+    status = _STATUSES.get(word) if type(word) is str else None
+    if status is None:
         _drop("status", f"is none of {', '.join(Status)}")
     if type(ts) is not int and type(ts) is not float:
         _drop("ts", "is no number")
@@ -141,7 +144,7 @@ def read_presence(key: str, value: JsonValue) -> Presence:
             _drop(field, "is no string")
     return Presence(
         card=_card(card),
-        status=Status(status),
+        status=status,
         ts=ts,
         condition=_condition(record),
         environment=_text(record, "environment"),
@@ -151,8 +154,8 @@ def read_presence(key: str, value: JsonValue) -> Presence:
         active_at=_number(record, "activeAt"),
         attention=_attention(record.get("attention")),
         lifecycle_uid=_text(record, "lifecycleUid"),
-        runtime=_runtime(_object(record.get("runtime"))),
-        channel_modes=_channel_modes(record.get("channelModes")),
+        runtime=_runtime(_object(record["runtime"])) if "runtime" in record else None,
+        channel_modes=_channel_modes(record["channelModes"]) if "channelModes" in record else _NOTHING,
     )
 
 
@@ -188,11 +191,15 @@ def _card(card: Mapping[str, Any]) -> Card:
         kind=EndpointKind.AGENT if card.get("kind") == EndpointKind.AGENT else EndpointKind.ENDPOINT,
         role=_text(card, "role"),
         description=_text(card, "description"),
-        tags=tuple(tag for tag in _items(card, "tags") if type(tag) is str),
-        skills=tuple(skill for one in _items(card, "skills") if (skill := _skill(_object(one))) is not None),
+        tags=tuple(tag for tag in _items(card, "tags") if type(tag) is str) if "tags" in card else (),
+        skills=_skills(card) if "skills" in card else (),
         meta=_object(card.get("meta")),
         protocol_version=_text(card, "protocolVersion"),
     )
+
+
+def _skills(card: Mapping[str, Any]) -> tuple[Skill, ...]:
+    return tuple(skill for one in _items(card, "skills") if (skill := _skill(_object(one))) is not None)
 
 
 def _skill(skill: Mapping[str, Any]) -> Skill | None:
@@ -214,7 +221,7 @@ def _attention(mode: str | None) -> Attention | None:
     """A mode that is not known receives everything, like no mode (OPEN C6-b)."""
     if mode is None:
         return None
-    return Attention(mode) if mode in _ATTENTION else Attention.OPEN
+    return _ATTENTION.get(mode, Attention.OPEN)
 
 
 def _runtime(runtime: Mapping[str, Any]) -> Runtime | None:
@@ -223,8 +230,9 @@ def _runtime(runtime: Mapping[str, Any]) -> Runtime | None:
 
 
 def _channel_modes(value: object) -> Mapping[str, ChannelMode]:
-    known = {name: mode for name, mode in _object(value).items() if type(mode) is str and mode in _CHANNEL_MODES}
-    return {name: ChannelMode(mode) for name, mode in known.items()} or _NOTHING
+    said = _object(value).items()
+    known = {name: _CHANNEL_MODES[mode] for name, mode in said if type(mode) is str and mode in _CHANNEL_MODES}
+    return known or _NOTHING
 
 
 def _given(**members: object) -> dict[str, object]:

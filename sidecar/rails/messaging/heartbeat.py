@@ -18,17 +18,16 @@ from sidecar.base.clock import Now
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Stopped
-from sidecar.rails.connection.kv import KeyValue
-from sidecar.rails.connection.publishing import StoreRefused
+from sidecar.rails.connection.publishing import StoreRefused, store
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.presence import Card, Presence, ReportedCondition, Runtime, encode_presence
 from sidecar.rails.envelopes.schema import Attention, ChannelMode, Status
-from sidecar.rails.names import Lifecycle, buckets
+from sidecar.rails.names import Lifecycle, Principal, buckets
 from sidecar.rails.names.limits import HEARTBEAT_MS
 from sidecar.rails.names.tokens import GRAMMARS
 
-SHORTEST_SECONDS: Final = 0.1
-"""Between two puts, however often the record changes: what changes meanwhile is in the next one."""
+_SHORTEST: Final = 0.1
+"""Seconds between two puts, however often the record changes: what changes meanwhile is in the next one."""
 FAREWELL_SECONDS: Final = 1.0
 """How long a closing instance tries to say that it is gone; its peers find that out anyway."""
 _NO_MODES: Final[Mapping[str, ChannelMode]] = MappingProxyType({})
@@ -154,12 +153,17 @@ class Heartbeat:
         interval_ms: int = HEARTBEAT_MS,
     ) -> None:
         self.own = own
-        self._bucket = KeyValue(connection, buckets.PRESENCE, space)
+        self._connection = connection
+        principal = Principal.from_dot(own.card.id)
+        names = {"owner": principal.owner, "actor": principal.actor}
+        self._subject = buckets.PRESENCE.subject(space, buckets.PRESENCE_KEY, **names)
         self._clock = clock
         self._metrics = metrics
         self._log = log
         self._interval = interval_ms / 1000
-        self._changed = asyncio.Event()
+        self._wake: asyncio.Future[None] | None = None
+        self._changed = False
+        self._written: tuple[OwnPresence, bytes] | None = None
         self._runner: asyncio.Task[None] | None = None
 
     @property
@@ -169,7 +173,7 @@ class Heartbeat:
 
     async def start(self) -> None:
         """Write the first record, then keep it fresh. Raises what that put raises: PermissionViolation above all."""
-        await self._put(self.own.record(self.now_ms))
+        await self._put(self._record())
         self._metrics.counter("messaging_heartbeats", Beat.STORED.value).inc()
         self._runner = asyncio.create_task(self._run())
 
@@ -184,28 +188,35 @@ class Heartbeat:
         soon = replace(own, active_at=None) != replace(self.own, active_at=None)
         self.own = own
         if soon:  # progress alone waits for the next heartbeat (C6-10)
-            self._changed.set()
+            self._changed = True
+            if self._wake is not None:
+                _wake(self._wake)
 
     async def _run(self) -> None:
-        due = self._clock().mono + self._interval
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         while True:
-            rest = due - self._clock().mono
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, rest)):
-                    await self._changed.wait()
-            self._changed.clear()
-            begun = self._clock().mono
+            self._wake = loop.create_future()
+            # A change while nothing waits is written as soon as it may be.
+            timer = loop.call_at(begun + (_SHORTEST if self._changed else self._interval), _wake, self._wake)
+            try:
+                await self._wake
+            finally:
+                timer.cancel()
+            rest = begun + _SHORTEST - loop.time()
+            if rest > 0:
+                await asyncio.sleep(rest)
+            begun = loop.time()
+            self._changed = False
             if not await self._beat():
                 return
-            due = begun + self._interval
-            await asyncio.sleep(SHORTEST_SECONDS)
 
     async def _beat(self) -> bool:
         """One put; False when no other can follow."""
         outcome = Beat.STORED
         error: Exception | None = None
         try:
-            await self._put(self.own.record(self.now_ms))
+            await self._put(self._record())
         except Stopped:
             return False
         except PermissionViolation as denied:
@@ -219,9 +230,16 @@ class Heartbeat:
             self._log.warning("heartbeat_failed", outcome=outcome.value, error=error)
         return True
 
-    async def _put(self, record: Presence) -> None:
-        async with asyncio.timeout(self._interval):
-            await self._bucket.put(self.own.card.id, encode_presence(record))
+    def _record(self) -> bytes:
+        """The record of this moment. It was judged when it changed; a heartbeat moves its last member alone."""
+        now = self.now_ms
+        if self._written is None or self._written[0] is not self.own:
+            record = encode_presence(self.own.record(now))
+            self._written = self.own, record[: record.rindex(_TIME) + len(_TIME)]
+        return b"%b%d}" % (self._written[1], now)
+
+    async def _put(self, record: bytes) -> None:
+        await store(self._connection, self._subject, record, seconds=self._interval)
 
     async def close(self) -> None:
         """Stop, and say once that the instance is offline (C6-32). May be called twice."""
@@ -232,4 +250,12 @@ class Heartbeat:
         await asyncio.gather(runner, return_exceptions=True)
         with contextlib.suppress(ConnectionFault, StoreRefused, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._put(self.own.farewell(self.now_ms))
+                await self._put(encode_presence(self.own.farewell(self.now_ms)))
+
+
+_TIME: Final = b'"ts":'
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

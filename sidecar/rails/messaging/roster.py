@@ -7,6 +7,7 @@ only in a read that completed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -75,10 +76,16 @@ def is_stale(presence: Presence, now: int, window: int = LIVENESS_WINDOW_MS) -> 
     return now - presence.ts > window
 
 
+@functools.lru_cache(maxsize=4_096)
+def _principal(key: str) -> Principal:
+    """The same few hundred keys are read again and again."""
+    return Principal.from_dot(key)
+
+
 def read_row(key: str, value: bytes, now: int, window: int = LIVENESS_WINDOW_MS) -> Row | Dropped:
     """The row of one record, offline when it is stale."""
     try:
-        principal = Principal.from_dot(key)
+        principal = _principal(key)
         presence = decode_presence(key, value)
     except InvalidName:
         return Dropped(key, "the key is no principal")

@@ -20,6 +20,7 @@ from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.endpoint.serve import Called
 from sidecar.rails.names import endpoint, headers
 from sidecar.rails.names.endpoint import UNTARGETED
+from sidecar.rails.space.claims import Access, Permissions
 from tests.e2e.endpoints import OTHER, Room, room, soon, until
 from tests.e2e.space_members import INSTANCE, SPACE
 
@@ -231,6 +232,34 @@ async def test_what_is_no_reply_to_a_call_is_dropped(here: Room) -> None:
     nonces = [endpoint.parse_request(message.subject).values["nonce"] for message in requests]
     assert nonces[0] != nonces[1]
     assert {len(bytes.fromhex(nonce)) for nonce in nonces} == {16}
+
+
+@pytest.mark.req("C13.3-49", "C13.2-49")
+async def test_not_even_a_peer_that_may_publish_every_reply_answers_for_another(here: Room) -> None:
+    """With grants that nothing mints: replies on every subject, words on the sentinel, an epoch that is none."""
+    replies = f"{endpoint.ENDPOINT_RAIL.build(space=SPACE)}.reply.>"
+    grants = Permissions(Access((replies,)), Access((f"{one_rail()} {DELIVERY_ENDPOINT}",)))
+    async with here.granted(grants) as peer, here.caller() as (caller, metrics):
+        rail = await peer.subscribe(one_rail(), DELIVERY_ENDPOINT)
+        call = asyncio.create_task(join(caller))
+        asked = await soon(rail.next())
+        reply = endpoint.parse_request(asked.subject).reply(INSTANCE, 1)
+        good = json.dumps({"v": 1, "id": json.loads(asked.data)["id"], "ok": True, "data": {"durable": True}}).encode()
+        nobody = {headers.STATUS: headers.NO_RESPONDERS}
+        stored = {headers.SUBJECT: asked.subject, headers.SEQUENCE: "7", headers.STREAM: "x"}
+        for subject, data, found in (
+            (reply.replace(f".{DELIVERY_ENDPOINT}.", ".manager."), good, None),
+            (reply.replace(f".{INSTANCE}.1.", f".{INSTANCE}.01."), good, None),
+            (reply.replace(INSTANCE, "short"), good, None),
+            (asked.reply, good, None),
+            (asked.reply, b"", nobody | stored),
+            (asked.reply, b"", {headers.STATUS: headers.NO_RESPONDERS, headers.SUBJECT: "another"}),
+            (reply, good, None),
+        ):
+            await peer.publish(subject, data, headers=found)
+        assert await call == {"durable": True}
+        dropped = {("elsewhere",): 1, ("subject",): 3, ("redirected",): 2}
+        assert metrics.totals("endpoint_replies_dropped") == dropped
 
 
 async def test_an_answer_that_is_too_large_becomes_a_refusal(here: Room) -> None:

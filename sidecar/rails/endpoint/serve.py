@@ -107,7 +107,8 @@ class EndpointServer:
     @property
     def serving(self) -> bool:
         """Whether requests can reach this instance now: every rail stands, and there is a link to the broker."""
-        return self._started and len(self._live) == len(self._rails) and self._connection.linked
+        read = len(self._live) == len(self._rails) and not any(reader.done() for reader in self._readers)
+        return self._started and read and self._connection.linked
 
     def _all_rails(self) -> Iterator[_Rail]:
         """Per command: the class rail by queue group alone (C13.2-15), every instance, and this instance."""

@@ -65,6 +65,13 @@ class Member:
         subject = subjects.INST.build(space=SPACE, to_owner="local", to_actor=actor, owner="local", actor=own)
         return await self.stored(subject, document(as_actor or own, message_id, to=f"local.{actor}"), **more)
 
+    async def tell_data(self, actor: str, data: Any) -> int:
+        """A direct message with a data part."""
+        own = self.lifecycle.principal.actor
+        subject = subjects.INST.build(space=SPACE, to_owner="local", to_actor=actor, owner="local", actor=own)
+        parts = [{"kind": "data", "data": data}]
+        return await self.stored(subject, document(own, "data", to=f"local.{actor}", parts=parts))
+
     async def request_role(self, role: str, message_id: str = "m1", text: str = "do it") -> int:
         """An anycast request."""
         own = self.lifecycle.principal.actor

@@ -130,6 +130,8 @@ class _Doctor:
         except _EXPECTED as error:
             reason = str(error) or f"no answer in {self._question.look_seconds:g} s"
             self._add(unknown(check, reason, space))
+        except (KeyError, TypeError, AttributeError):  # what a broker says is not ours to trust
+            self._add(unknown(check, "an answer has another form than a nats-server's", space))
 
     def _spaces(self) -> list[SpaceInfo]:
         try:

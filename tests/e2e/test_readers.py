@@ -14,7 +14,15 @@ import pytest
 import pytest_asyncio
 
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection, Credentials, Happening, Notice, PermissionViolation, Watch
+from sidecar.rails.connection import (
+    Connection,
+    Credentials,
+    Happening,
+    Notice,
+    PermissionViolation,
+    SubscriptionClosed,
+    Watch,
+)
 from sidecar.rails.connection.streams import OrderedWatch
 from sidecar.rails.messaging.readers import HistoryReader, HistoryRefused, HistoryUnreadable, NoFreeName, Tap
 from sidecar.rails.names import api, buckets, consumers, streams, subjects
@@ -348,7 +356,13 @@ async def test_a_tap_shows_what_is_published_and_refuses_what_pretends_to_be(spa
         async with asyncio.timeout(EVENT_SECONDS):
             assert (await seen.next()).received.message.id == "local.gail-9"
         assert seen.refused["redirected"] == 2
+        waiting = asyncio.create_task(seen.next())
+        await asyncio.sleep(0)
         await seen.close()
+        with pytest.raises(SubscriptionClosed):
+            await waiting
+        with pytest.raises(SubscriptionClosed):
+            await seen.next()
         await everything.close()
         with pytest.raises(PermissionViolation):
             await Tap.open(odin, SPACE, admin=True)

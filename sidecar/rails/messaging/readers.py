@@ -18,7 +18,13 @@ from nats.aio.msg import Msg
 
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Subscription
+from sidecar.rails.connection import (
+    Connection,
+    ConnectionFault,
+    PermissionViolation,
+    Subscription,
+    SubscriptionClosed,
+)
 from sidecar.rails.envelopes.receive import Received, Rejected, Source, receive
 from sidecar.rails.messaging.frames import Frame, frame_of
 from sidecar.rails.messaging.slots import NoFreeName, Slots
@@ -319,7 +325,7 @@ class Tap:
                 raise self._error
             found = await self._messages.get()
             if found is None:
-                continue
+                continue  # the end: what is still queued comes first
             number, message = found
             try:
                 received = receive(
@@ -345,9 +351,12 @@ class Tap:
         return missed
 
     async def close(self) -> None:
-        """Stop; may be called twice."""
+        """Stop: whoever waits gets SubscriptionClosed. May be called twice."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._error = self._error or SubscriptionClosed()
+        if self._messages.empty():  # whoever waits for the next one learns of it
+            self._messages.put_nowait(None)
         for one in self._subscriptions:
             await one.close()

@@ -24,7 +24,7 @@ from sidecar.rails.envelopes.schema import Status
 from sidecar.rails.messaging.registry import ChannelConfig, DeliveryClass, RegistryWriter
 from sidecar.rails.names import api, buckets, consumers, streams, subjects
 from sidecar.rails.planes.delivery.backstop import Backstop
-from sidecar.rails.planes.delivery.broker import consumer_info
+from sidecar.rails.planes.delivery.broker import Unanswered, consumer_info
 from sidecar.rails.planes.delivery.loop import At
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.space.acl import AclRow
@@ -100,7 +100,10 @@ class Daemon:
                     await asyncio.sleep(0.01)
 
     async def _left(self, stream: str, consumer: str) -> int:
-        info = await consumer_info(self.member.connection, stream, consumer)
+        try:
+            info = await consumer_info(self.member.connection, stream, consumer)
+        except Unanswered:  # the broker has just been killed
+            return 1
         return 1 if info is None else int(info["num_pending"]) + int(info["num_ack_pending"])
 
     def count(self, name: str) -> dict[tuple[str, ...], float]:

@@ -14,7 +14,7 @@ SOAK_SECONDS ?= 600
 # Most end-to-end tests wait for leases and processes, so more workers than cores; a file stays with one worker.
 WORKERS ?= 3
 
-.PHONY: help build run test lint fuzz soak bench annotate coverage sanitize clean
+.PHONY: help build run test lint interop fuzz soak bench annotate coverage sanitize clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "%-9s %s\n", $$1, $$2 }'
@@ -56,6 +56,17 @@ coverage: build ## coverage of cext and the wire by their tests, from a tracing 
 
 sanitize: build ## the same tests and a seeded fuzz under AddressSanitizer and UBSan, in build/sanitize
 	$(PY) tools/variant.py sanitize
+
+INTEROP := tests/interop/js
+
+$(INTEROP)/node_modules/.package-lock.json: $(INTEROP)/package-lock.json
+	@command -v npm >/dev/null || { echo "This needs Node.js >= 18 with npm" >&2; exit 1; }
+	npm ci --prefix $(INTEROP) --silent --no-audit --no-fund
+	@touch $@
+
+interop: build $(INTEROP)/node_modules/.package-lock.json ## messaging with a foreign member: the stock NATS JavaScript client (needs Node.js)
+	@mkdir -p build
+	$(PY) -m pytest --junitxml build/junit-interop.xml -o addopts="-q -ra --strict-markers -p no:cacheprovider" $(ARGS) $(INTEROP)
 
 fuzz: build ## compare cext and the wire with their oracles for FUZZ_SECONDS (120); ARGS="--seed N" repeats a run
 	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)

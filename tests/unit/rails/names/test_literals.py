@@ -102,3 +102,19 @@ def test_the_id_of_a_copy_is_that_of_its_message_and_member() -> None:
     member = Lifecycle(Principal("local", "bob"), UID)
     assert headers.copy_id("m:1", member) == f"m:1:local.bob:{UID}"
     assert headers.copy_id("", member) is None
+
+
+@pytest.mark.req("C13.3-49", "C6.1-21")
+def test_only_the_brokers_own_word_says_that_nobody_listens() -> None:
+    nobody = {"Status": "503"}
+    assert headers.says_nobody(nobody, b"", "a.b")
+    assert headers.says_nobody({**nobody, "Nats-Subject": "a.b", "Description": "x"}, b"", "a.b")
+    for found, data in (
+        (None, b""),
+        ({}, b""),
+        ({"Status": "404"}, b""),
+        (nobody, b"x"),
+        ({**nobody, "Nats-Subject": "a.c"}, b""),
+        *(({**nobody, name: "1"}, b"") for name in ("nats-stream", "Nats-Sequence", "NATS-TIME-STAMP")),
+    ):
+        assert not headers.says_nobody(found, data, "a.b")

@@ -13,11 +13,13 @@ import pytest_asyncio
 from sidecar.rails.connection import PermissionViolation
 from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.history import HistoryNotGranted
+from sidecar.rails.messaging.identity import OtherPrincipal
 from sidecar.rails.messaging.membership import State
+from sidecar.rails.messaging.peer import Peer
 from sidecar.rails.messaging.registry import DeliveryClass
-from sidecar.rails.names import buckets, consumers, subjects
+from sidecar.rails.names import Principal, buckets, consumers, subjects
 from sidecar.rails.space.holder import Form
-from tests.e2e.durable_reads import document, life
+from tests.e2e.durable_reads import QUICK, document, life
 from tests.e2e.peers import Society, got, quiet, society, text_of, until
 from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE
@@ -79,6 +81,21 @@ def _object(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+@pytest.mark.req("C2-13", "C2-14")
+async def test_a_client_is_whom_its_credential_names_and_says_nothing_when_asked_to_be_another(here: Society) -> None:
+    await here.enrol("alice")
+    creds = here.creds("alice")
+    async with tapped(here.town.broker.port) as wire:
+        with pytest.raises(OtherPrincipal):
+            await Peer.connect([wire.url], creds, name="alice", principal=Principal("local", "bob"), policy=QUICK)
+        assert wire.seen == []
+        async with await Peer.connect([wire.url], creds, name="alice", policy=QUICK) as alice:
+            assert alice.card.id == "local.alice"
+            await alice.post("team.who", "me")
+        chat = [subject for subject in wire.published if subject.startswith(f"cotal.{SPACE}.chat.")]
+    assert chat == [subjects.CHAT.build(space=SPACE, owner="local", actor="alice", channel="team.who")]
 
 
 @pytest.mark.req("C12-02", "C2-07")

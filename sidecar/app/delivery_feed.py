@@ -13,7 +13,7 @@ from typing import Final
 
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection, Credentials, Stopped, Watch
+from sidecar.rails.connection import Connection, Credentials, CredentialsRefused, Stopped, Watch
 from sidecar.rails.names import Lifecycle, Principal
 from sidecar.rails.names.principals import LOCAL_OWNER
 from sidecar.rails.planes.delivery.daemon import Loop
@@ -37,7 +37,7 @@ def feed_loop(
 ) -> Loop:
     """The loop. ``root`` holds the broker's trust, which makes the observer's credentials; ``uid`` is the lane's."""
     feed = _Feed(root, url, account, form, Lifecycle(Principal(LOCAL_OWNER, _ACTOR), uid), seconds, metrics, log)
-    return Loop(NAME, feed.run)
+    return Loop(NAME, feed.run, awaited=False)
 
 
 class _Feed:
@@ -79,6 +79,8 @@ class _Feed:
 
     async def _observes(self) -> Credentials:
         now = int(time.time())
+        if not (self._root / "trust").is_dir():  # to open it would be to make another one
+            raise CredentialsRefused("the keys of the system account are not at hand")
         trust = BrokerTrust.open(self._root / "trust", os.urandom)
         granted = observer_permissions(self._account.account)
         token = trust.system_user("membership-observer", granted, self._observer, now, self._seconds)

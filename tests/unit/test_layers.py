@@ -64,6 +64,7 @@ CORES = [
     "sidecar/rails/endpoint/slots.py",
     "sidecar/rails/messaging/joinlink.py",
     "sidecar/rails/messaging/slots.py",
+    "sidecar/rails/planes/delivery/anycast.py",
     "sidecar/rails/planes/delivery/connections.py",
     "sidecar/rails/planes/delivery/feed_rows.py",
     "sidecar/rails/messaging/desk.py",

@@ -38,10 +38,12 @@ class Lane(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Something that runs for as long as the lease is held. ``run`` sets the event when it is bound; it returns only
-    when it is cancelled, and may be called again after it died. ``name`` is a metric label."""
+    when it is cancelled, and may be called again after it died. ``name`` is a metric label. One that is not ``awaited``
+    is for display: the plane is ready and healthy without it."""
 
     name: str
     run: Callable[[asyncio.Event], Awaitable[None]]
+    awaited: bool = True
 
 
 @dataclass(slots=True)
@@ -120,6 +122,8 @@ class DeliveryPlane:
             for loop in self._held:
                 bound = asyncio.Event()
                 group.create_task(self._supervise(loop, bound))
+                if not loop.awaited:
+                    continue
                 try:
                     async with asyncio.timeout(BIND_SECONDS):
                         await bound.wait()
@@ -143,7 +147,8 @@ class DeliveryPlane:
             except Exception as error:
                 why = type(error).__name__ if isinstance(error, ConnectionFault) else f"{type(error).__name__}: {error}"
             deaths = 1 if self._plane.clock().mono - begun >= STABLE_SECONDS else deaths + 1
-            self.health.broken[loop.name] = why
+            if loop.awaited:
+                self.health.broken[loop.name] = why
             self._plane.metrics.counter("delivery_restarts", loop.name).inc()
             self._plane.log.error("delivery_loop_died", space=self._plane.space, loop=loop.name, why=why)
             await asyncio.sleep(wait_after(deaths))

@@ -92,7 +92,8 @@ class Peer:
         self.connection = connection
         self.identity = identity
         self.card = card = own.card
-        self._clock, self._entropy, self._metrics, self._log = clock, entropy, metrics, log
+        self.metrics = metrics
+        self._clock, self._entropy, self._log = clock, entropy, log
         mediated = identity.form is Form.MEDIATED
         ref = EndpointRef(card.id, card.name, card.role)
         seen: dict[str, Any] = {"clock": clock, "metrics": metrics, "log": log}
@@ -214,12 +215,12 @@ class Peer:
             offer=self._inbox.offer,
             entropy=self._entropy,
             clock=self._clock,
-            metrics=self._metrics,
+            metrics=self.metrics,
             log=self._log,
         )
 
     def _intake(self, durable: Durable) -> Intake:
-        seen: dict[str, Any] = {"clock": self._clock, "metrics": self._metrics, "log": self._log}
+        seen: dict[str, Any] = {"clock": self._clock, "metrics": self.metrics, "log": self._log}
         if self.identity.form is Form.MEDIATED:
             return MediatedIntake(self.connection, self._caller, durable, **seen)
         return RawIntake(self.connection, durable, **seen)
@@ -369,7 +370,7 @@ class Peer:
             self.identity.principal,
             plane,
             entropy=self._entropy,
-            metrics=self._metrics,
+            metrics=self.metrics,
         )
 
     # ---- the end ----

@@ -34,7 +34,7 @@ async def tour(dev: Dev, say: Say) -> None:
     say(f"   directory     {dev.layout.root}")
     say(f"   coordinator   {coordinator['socket']}")
     say(f"   identity      {coordinator['coordinator_id']}, epoch {coordinator['epoch']}")
-    say(f"   nats-server   {dev.broker.url} (JetStream on, key in {dev.broker.seed_file})")
+    say(f"   nats-server   {dev.broker.url} (JetStream on, spaces {', '.join(dev.spaces)})")
     say(f"   metrics       {dev.ready['metrics_url']}")
     operator = dev.ready["workloads"]["operator"]
     client = await CoordinatorClient.connect(

@@ -1,4 +1,4 @@
-"""``sidecar dev``: nats-server, witness and coordinator on loopback, in one directory, under one process."""
+"""``sidecar dev``: nats-server, witness, coordinator and delivery on loopback, in one directory, under one process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sidecar.app.broker import Broker, prepare_broker
+from sidecar.app.dev_spaces import SPACES, keep_creds, make_spaces, write_delivery_config
 from sidecar.app.layout import Layout, find_nats_server
 from sidecar.app.provision import Provisioned, keep_metrics_address, provision
 from sidecar.app.supervisor import Child, ChildFailed, Supervisor
 from sidecar.base.safefile import DirLock, UnsafeFile, write_private
 from sidecar.ops.signals import on_stop
 
-SPACE = "main"
+SPACE = next(iter(SPACES))
 _SILENT_SECONDS = 2.0
 
 
@@ -43,7 +44,10 @@ class Dev:
     provisioned: Provisioned
     broker: Broker
     serve: Child
-    ready: dict[str, Any]
+    nats: Child
+    ready: dict[str, Any] = field(default_factory=dict)
+    spaces: dict[str, Any] = field(default_factory=dict)
+    delivery: dict[str, Any] = field(default_factory=dict)
     restarted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -89,11 +93,13 @@ async def _run(plan: _Plan, body: Body | None, announce: bool) -> None:
     stop = asyncio.Event()
     undo = on_stop(asyncio.get_running_loop(), lambda _: stop.set())
     supervisor = Supervisor(_notice)
+    renewing: asyncio.Task[None] | None = None
     try:
         starting = asyncio.create_task(_start(plan, supervisor, announce))
         if not await _unless(stop, starting):
             return
         dev = starting.result()
+        renewing = asyncio.create_task(keep_creds(dev.layout.nats, dev.spaces, _notice))
         if body is None:
             await stop.wait()
             return
@@ -101,6 +107,8 @@ async def _run(plan: _Plan, body: Body | None, announce: bool) -> None:
         if await _unless(stop, working):
             working.result()
     finally:
+        if renewing is not None:
+            renewing.cancel()
         await supervisor.stop()
         plan.layout.ready_file.unlink(missing_ok=True)
         undo()
@@ -141,15 +149,16 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
         layout.log / "serve.log",
     )
     await asyncio.gather(supervisor.start(nats), supervisor.start(witness))
-    dev = Dev(layout, provisioned, broker, serve, {})
+    dev = Dev(layout, provisioned, broker, serve, nats)
+    kept = False
 
     def refresh(child: Child) -> None:
-        first = not dev.ready
-        if first:  # what the ready line says stays true when the coordinator is started again
+        nonlocal kept
+        if not kept:  # what the ready line says stays true when the coordinator is started again
             keep_metrics_address(provisioned.serve_config, urlsplit(child.ready["metrics_url"]).netloc)
-        dev.ready = ready_line(dev, child.ready)
-        write_private(layout.ready_file, json.dumps(dev.ready).encode())
-        if not first:
+            kept = True
+        if dev.ready:
+            _publish(dev)
             dev.restarted.set()
 
     waiting = asyncio.get_running_loop().call_later(
@@ -159,13 +168,39 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
         f"(see {serve.log})",
     )
     try:
-        await supervisor.start(serve, refresh)
+        await asyncio.gather(supervisor.start(serve, refresh), _start_spaces(dev, supervisor))
     finally:
         waiting.cancel()
+    _publish(dev)
     if announce:
         sys.stdout.write(json.dumps(dev.ready) + "\n")
         sys.stdout.flush()
     return dev
+
+
+async def _start_spaces(dev: Dev, supervisor: Supervisor) -> None:
+    """The spaces, and the process that delivers in them."""
+    root, config = dev.layout.nats, dev.layout.conf / "delivery.json"
+    dev.spaces = await make_spaces(root, dev.broker.url)
+    write_delivery_config(config, root, dev.broker.url)
+    delivery = Child(
+        "delivery",
+        [sys.executable, "-m", "sidecar", "delivery", "--config", str(config)],
+        dev.layout.log / "delivery.log",
+    )
+
+    def refresh(child: Child) -> None:
+        dev.delivery = child.ready
+        if dev.ready:
+            _publish(dev)
+
+    await supervisor.start(delivery, refresh)
+
+
+def _publish(dev: Dev) -> None:
+    """Say what is ready now, for other commands."""
+    dev.ready = ready_line(dev, dev.serve.ready)
+    write_private(dev.layout.ready_file, json.dumps(dev.ready).encode())
 
 
 def ready_line(dev: Dev, serve: dict[str, Any]) -> dict[str, Any]:
@@ -187,9 +222,25 @@ def ready_line(dev: Dev, serve: dict[str, Any]) -> dict[str, Any]:
         "workloads": dev.provisioned.workloads,
         # The terminal owner is not there yet.
         "owner": None,
-        "nats": {"url": dev.broker.url, "space": SPACE, "creds": {"admin": str(dev.broker.seed_file)}},
+        "nats": _nats(dev),
+        "delivery": dev.delivery,
         "metrics_url": serve["metrics_url"],
         "health_url": serve["health_url"],
+    }
+
+
+def _nats(dev: Dev) -> dict[str, Any]:
+    """Where the broker is and who may enter; ``creds`` and ``principals`` are those of the first space."""
+    assert dev.nats.process is not None
+    first = dev.spaces[SPACE]
+    return {
+        "url": dev.broker.url,
+        "space": SPACE,
+        "server_pid": dev.nats.process.pid,
+        "root": str(dev.layout.nats),
+        "creds": first["creds"],
+        "principals": first["principals"],
+        "spaces": dev.spaces,
     }
 
 

@@ -48,7 +48,7 @@ def command(
     nats_port: int,
     certificate_seconds: int | None,
 ) -> None:
-    """Start nats-server, witness and coordinator, and stop all of them with Ctrl-C.
+    """Start nats-server, witness, coordinator and delivery, and stop all of them with Ctrl-C.
 
     Prints one JSON line on stdout when everything serves; logs are in DIR/log. Another `dev` in the same DIR continues
     the same coordinator.
@@ -69,5 +69,5 @@ def command(
             click.echo(next_steps(dev))
             await asyncio.Event().wait()
 
-    click.echo("Starting nats-server, witness and coordinator ...")
+    click.echo("Starting nats-server, witness, coordinator and delivery ...")
     run_dev(options, body=body, announce=False)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 import shlex
 import signal
-import socket
 import stat
 import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-import nkeys
 import pytest
 
 from sidecar.app.layout import Layout
-from sidecar.base.ed25519 import SigningKey
-from sidecar.base.secret import Secret
-from sidecar.rails.space.nkeys import USER, public_nkey
 from tests.e2e.cluster import eventually
 from tests.e2e.devset import SIDECAR, DevSet, dev_set, wait_gone
 
@@ -53,12 +47,13 @@ def test_the_ready_line_names_every_part(tmp_path: Path) -> None:
         with urllib.request.urlopen(ready["metrics_url"], timeout=10) as answer:
             assert b"sidecar_" in answer.read()
         assert {path.name for path in (running.directory / "log").iterdir()} >= {
+            "delivery.log",
             "nats-server.log",
             "serve.log",
             "witness.log",
         }
         children = running.children()
-        assert len(children) == 3
+        assert len(children) == 4
         code, rest = running.stop(signal.SIGINT)
         assert (code, rest) == (0, b"")
         wait_gone(children)
@@ -162,30 +157,6 @@ def test_a_deep_directory_works(tmp_path: Path) -> None:
     with dev_set(tmp_path / ("deep" * 30)) as running:
         assert len(os.fsencode(running.ready["coordinator"]["socket"])) < 108
         assert running.cli("coordinator", "ping").returncode == 0
-
-
-def connect_line(host: str, port: int, key: SigningKey | None) -> bytes:
-    with socket.create_connection((host, port), timeout=10) as peer, peer.makefile("rb") as lines:
-        info = json.loads(lines.readline()[5:])
-        options: dict[str, Any] = {"verbose": True, "pedantic": True, "lang": "test", "version": "1", "protocol": 1}
-        if key is not None:
-            signature = key.sign(info["nonce"].encode())
-            options["nkey"] = public_nkey(USER, key.public_key)
-            options["sig"] = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
-        peer.sendall(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
-        return lines.readline()
-
-
-def test_the_broker_admits_its_key_and_nobody_else(tmp_path: Path) -> None:
-    with dev_set(tmp_path / "dev") as running:
-        nats = running.ready["nats"]
-        host, port = nats["url"].removeprefix("nats://").split(":")
-        text = Path(nats["creds"]["admin"]).read_bytes()
-        seed = Secret(nkeys.decode_seed(bytearray(text))[1])
-        assert connect_line(host, int(port), SigningKey(seed)).startswith(b"+OK")
-        assert connect_line(host, int(port), None).startswith(b"-ERR")
-        assert connect_line(host, int(port), SigningKey(Secret(b"\x07" * 32))).startswith(b"-ERR")
-        assert text not in (running.directory / "nats" / "nats-server.conf").read_bytes()
 
 
 def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:

@@ -261,6 +261,21 @@ async def test_a_post_that_leaves_no_room_for_a_copys_headers_ends_nobodys_conne
         assert daemon.count("nats_links") == {("connected",): 1}
 
 
+async def test_many_large_posts_overrun_nothing(here: Rig) -> None:
+    """More of them wait than a subscription holds; what it drops would come again after the ack wait only."""
+    async with here.daemon() as daemon:
+        await here.acl("d6", "team.>")
+        await daemon.join("d6", "team.p")
+        await daemon.idle()
+    async with here.author() as alice:
+        for number in range(40):
+            await alice.post("team.p", f"m{number}", text="x" * 900_000)
+    async with here.daemon() as daemon:
+        await daemon.idle()
+        assert daemon.count("nats_messages_dropped") == {}
+        assert daemon.count("delivery_handed_off") == {("channel",): 40}
+
+
 @pytest.mark.req("C8-54")
 async def test_a_new_count_of_the_store_is_stamped_within_five_seconds(here: Rig) -> None:
     async with here.daemon() as daemon, here.author() as alice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sidecar.app.diagnosis import Finding, Level, listed, unknown
+from sidecar.app.diagnosis import FULL_WARN, Finding, Level, listed, unknown
 from sidecar.rails.messaging.liveness import Liveness, Verdict
 from sidecar.rails.names import consumers, streams
 from sidecar.rails.names.limits import HISTORY_READER_SLOTS
@@ -110,6 +110,25 @@ def judge_leftovers(space: str, members: Iterable[tuple[Lifecycle, tuple[str, ..
     why = "a durable that nobody reads keeps what is sent to it, and an old one may be read by who takes its name"
     do = "sidecar principal revoke ends a lifecycle with its durables; the rest belong to members of other directories"
     return Finding("leftovers", Level.WARN, f"of no known member: {listed(sorted(found))}", why, do, space)
+
+
+def judge_room(space: str, found: Mapping[str, Mapping[str, Any]], known: Consumers, default: object) -> Finding:
+    """Whether the streams take further consumers: by their configuration, or by the broker's ``default``."""
+    tight: list[str] = []
+    full: list[str] = []
+    for name, config in found.items():
+        most = config.get("max_consumers")
+        if type(most) is not int or most <= 0:
+            most = default if type(default) is int and default > 0 else 0
+        count = len(known.get(name, {}))
+        if most and count >= most * FULL_WARN:
+            (full if count >= most else tight).append(f"{name} has {count} of at most {most}")
+    if not full and not tight:
+        return Finding("consumers", Level.OK, "every stream has room for further consumers", space=space)
+    why = "a member that comes then gets no durable, a reader no history"
+    do = "raise max_consumers of the stream with the nats command, or default_max_consumers of the broker"
+    level = Level.FAIL if full else Level.WARN
+    return Finding("consumers", level, listed([*full, *tight]), why, do, space)
 
 
 # ---- the delivery plane ----

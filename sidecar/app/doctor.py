@@ -247,8 +247,11 @@ class _Doctor:
         members = self._members(info)
         claims = self._kept(info).claims
         assert isinstance(claims, AccountClaims)
+        configs = {name: one.get("config") or {} for name, one in streams.items()}
+        default = (figures.get("limits") or {}).get("default_max_consumers")
         self._add(
-            *diagnosis_space.judge_streams(info.name, {name: one.get("config") or {} for name, one in streams.items()}),
+            *diagnosis_space.judge_streams(info.name, configs),
+            diagnosis_space.judge_room(info.name, configs, known, default),
             *diagnosis_space.judge_durables(info.name, members, known),
             diagnosis_space.judge_leftovers(info.name, members, known),
             *diagnosis_space.judge_lag(info.name, known),

@@ -107,7 +107,8 @@ async def test_a_space_with_its_delivery_plane_is_well_and_a_stopped_one_is_told
         assert exit_code(findings) == 1
         assert {
             "broker", "version", "jetstream", "trust", "clock", "storage", "account", "streams", "durables",
-            "leftovers", "lease", "feed", "liveness", "fanout-lag", "reader-lag", "creds-end", "creds-grants",
+            "leftovers", "consumers", "lease", "feed", "liveness", "fanout-lag", "reader-lag", "creds-end",
+            "creds-grants",
         } <= levels(findings).keys()  # fmt: skip
     finally:
         daemon.kill()

@@ -64,6 +64,26 @@ async def test_everything_is_made_once_and_stands_the_proof(tmp_path: Path) -> N
                 assert {field: config.get(field, type(value)()) for field, value in wanted.items()} == wanted
 
 
+async def test_a_stream_takes_more_consumers_than_a_broker_allows_by_default(tmp_path: Path) -> None:
+    async with account(tmp_path) as space, space.member(Profile.PROVISIONER, "p") as (user, _):
+        await provision(user.client, SPACE)
+        async with root(space) as hand:
+
+            async def made(number: int) -> None:
+                config = {
+                    "name": f"c{number}",
+                    "durable_name": f"c{number}",
+                    "ack_policy": "explicit",
+                    "mem_storage": True,
+                }
+                subject = f"$JS.API.CONSUMER.CREATE.DM_{SPACE}.c{number}"
+                await ask(hand, subject, {"stream_name": f"DM_{SPACE}", "config": config})
+
+            for first in range(0, 1024, 64):
+                await asyncio.gather(*(made(number) for number in range(first, first + 64)))
+            assert (await ask(hand, f"$JS.API.STREAM.INFO.DM_{SPACE}"))["state"]["consumer_count"] == 1024
+
+
 async def test_a_run_that_died_is_finished(tmp_path: Path) -> None:
     async with account(tmp_path) as space, space.member(Profile.PROVISIONER, "p") as (user, _):
         names = list(configurations(SPACE, Limits()))

@@ -22,7 +22,8 @@ _BASE: Final[Mapping[str, Any]] = {
     "retention": "limits",
     "storage": "file",
     "num_replicas": 1,
-    "max_consumers": UNLIMITED,
+    # Without a number the broker takes its own, which is 1,000: a thousand members, and nobody comes any more.
+    "max_consumers": limits.MAX_CONSUMERS,
     "max_msgs": UNLIMITED,
     "max_bytes": UNLIMITED,
     "max_age": 0,
@@ -188,11 +189,11 @@ def _ttl(milliseconds: int) -> dict[str, int]:
 def drift(space: str, name: str, found: Mapping[str, Any]) -> list[str]:
     """How a broker's stream differs from what it must be; empty when it is right.
 
-    The number of replicas is the operator's, history limits are if they are legal (C8-14, C8-16). Metadata is not
-    compared: it is bookkeeping of the server.
+    The numbers of replicas and consumers are the operator's, history limits are if they are legal (C8-14, C8-16).
+    Metadata is not compared: it is bookkeeping of the server.
     """
     wanted = configurations(space, Limits())[name]
-    free = {"num_replicas"}
+    free = {"num_replicas", "max_consumers"}
     if (youngest := _ADJUSTABLE.get(name.removesuffix(f"_{space}"))) is not None:
         free |= {"max_age", "max_msgs_per_subject"}
     differences = [

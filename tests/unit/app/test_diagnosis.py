@@ -157,6 +157,23 @@ def test_durables_and_leftovers() -> None:
     told(of_space.judge_leftovers("main", [], readers), Level.OK)
 
 
+@pytest.mark.parametrize(
+    ("most", "default", "count", "level"),
+    [
+        (-1, 10, 7, Level.OK),
+        (-1, 10, 8, Level.WARN),
+        (-1, 10, 10, Level.FAIL),
+        (20, 10, 10, Level.OK),
+        (20, 10, 16, Level.WARN),
+        (-1, None, 10_000, Level.OK),
+        (None, -1, 10_000, Level.OK),
+    ],
+)
+def test_room_for_consumers(most: object, default: object, count: int, level: Level) -> None:
+    names = known(*map(str, range(count)))
+    told(of_space.judge_room("main", {"DM_main": {"max_consumers": most}}, names, default), level)
+
+
 def test_the_lease_and_the_plane() -> None:
     row = LeaseRow("local.delivery", "i1", 1, True)
     told(of_space.judge_lease("main", row, 15.0), Level.OK)

@@ -109,7 +109,7 @@ def test_every_other_value_is_found(name: str) -> None:
     )
     for field, value in TABLE[name].items():
         found = drift("main", name, {**TABLE[name], field: other(value)})
-        free = field == "num_replicas" or (field in adjustable and field == "max_msgs_per_subject")
+        free = field in ("num_replicas", "max_consumers") or (field in adjustable and field == "max_msgs_per_subject")
         if field in adjustable and field == "max_age":
             continue  # judged below
         assert bool(found) is not free, field

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import orjson
 import pytest
 import pytest_asyncio
 
+from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.envelopes.backstop import Why, decode, limit_of
-from sidecar.rails.names import consumers, headers, subjects
-from sidecar.rails.planes.delivery.loop import Point
-from tests.e2e.delivery_rig import CHAT, DLV, INBOX, Daemon, Rig, rig, store_of, until
+from sidecar.rails.names import buckets, consumers, headers, subjects
+from sidecar.rails.planes.delivery.loop import HELD_BYTES, Point
+from sidecar.rails.planes.delivery.membership import Writer, joined
+from tests.e2e.delivery_rig import CHAT, DLV, INBOX, Daemon, Rig, rig, root, store_of, until
 from tests.e2e.durable_reads import document, life
 from tests.e2e.space_members import SPACE
 
@@ -262,18 +265,93 @@ async def test_a_post_that_leaves_no_room_for_a_copys_headers_ends_nobodys_conne
 
 
 async def test_many_large_posts_overrun_nothing(here: Rig) -> None:
-    """More of them wait than a subscription holds; what it drops would come again after the ack wait only."""
-    async with here.daemon() as daemon:
+    """More of them wait than a loop and its subscription hold; what one drops would come after the ack wait only."""
+    gate = Gate()
+    async with here.daemon(at=gate.at) as daemon, here.author() as alice:
         await here.acl("d6", "team.>")
         await daemon.join("d6", "team.p")
         await daemon.idle()
-    async with here.author() as alice:
-        for number in range(40):
+        gate.open.clear()
+        for number in range(76):
             await alice.post("team.p", f"m{number}", text="x" * 900_000)
-    async with here.daemon() as daemon:
+        await until(lambda: daemon.backstop.fanout._bytes > HELD_BYTES, daemon.task)
+        gate.open.set()
         await daemon.idle()
         assert daemon.count("nats_messages_dropped") == {}
-        assert daemon.count("delivery_handed_off") == {("channel",): 40}
+        assert daemon.count("delivery_handed_off") == {("channel",): 76}
+
+
+class Behind:
+    """A mirror whose watch brings nothing until it is let."""
+
+    def __init__(self, mirror: Any) -> None:
+        self.mirror, self.open = mirror, asyncio.Event()
+        self._take = mirror._take
+        mirror._take = self.take
+
+    async def take(self, entry: Any) -> None:
+        await self.open.wait()
+        await self._take(entry)
+
+    async def asked(self, daemon: Daemon) -> None:
+        """Somebody waits until it is current again."""
+        before = self.mirror.reads
+        await until(lambda: self.mirror.reads > before, daemon.task)
+
+
+@pytest.mark.req("C4-08", "C7-09", "C4-06")
+@pytest.mark.parametrize("late", ["members", "channels"])
+async def test_a_fan_out_waits_for_what_was_stored_before_the_post(here: Rig, late: str) -> None:
+    """The row of a join, and the class of a channel: a watch that is behind makes nobody miss a copy."""
+    actor, channel = f"e{late[0]}", f"team.q{late}"
+    await here.acl(actor, "team.>")
+    await here.channel(channel, "live" if late == "channels" else "durable")
+    async with here.daemon() as daemon, here.author() as alice:
+        if late == "channels":
+            await daemon.join(actor, channel)
+        await daemon.idle()
+        behind = Behind(getattr(daemon.backstop, late)._mirror)
+        if late == "members":
+            row = joined(None, channel, life(actor), 0, Writer("local.other", 1))
+            async with root(here) as connection:
+                await KeyValue(connection, buckets.MEMBERS, SPACE).create(row.key, row.encode())
+        else:
+            await here.channel(channel, "durable")
+        asked = asyncio.create_task(behind.asked(daemon))
+        await asyncio.sleep(0)
+        await alice.post(channel, "m1")
+        await asked
+        behind.open.set()
+        await daemon.idle()
+        assert await ids(here, actor) == ["m1"]
+
+
+@pytest.mark.req("C7-30", "C8-42", "C9-42")
+@pytest.mark.parametrize("late", ["acl", "members"])
+async def test_a_hand_off_waits_for_what_was_stored_before_it(here: Rig, late: str) -> None:
+    """A read list that was narrowed, and a row that was removed: a watch that is behind lets nothing through."""
+    actor, channel, gate = f"f{late[0]}", f"team.r{late}", Gate()
+    await here.acl(actor, "team.>")
+    async with here.daemon(reader_at=gate.at) as daemon, here.author() as alice:
+        await daemon.join(actor, channel)
+        await daemon.idle()
+        gate.open.clear()
+        await alice.post(channel, "m1")
+        await fanned_out(daemon, 1)
+        behind = Behind(getattr(daemon.backstop, late)._mirror)
+        if late == "acl":
+            await here.acl(actor, "team.other")
+        else:
+            async with root(here) as connection:
+                key = buckets.member_key(channel, life(actor))
+                await KeyValue(connection, buckets.MEMBERS, SPACE).delete(key)
+        asked = asyncio.create_task(behind.asked(daemon))
+        await asyncio.sleep(0)
+        gate.open.set()
+        await asked
+        behind.open.set()
+        await daemon.idle()
+        assert await ids(here, actor) == []
 
 
 @pytest.mark.req("C8-54")

@@ -89,6 +89,14 @@ async def test_a_join_lies_within_one_entry_of_the_read_list(here: Rig, daemon: 
         error = await refused(daemon.ask("a2", "durable-join", channel=channel, joinCursor=0))
         assert (error.code, error.outcome) == (Code.PERMISSION_DENIED, Outcome.NOT_EXECUTED)
         assert await row_of(here, "a2", channel) is None
+    generation = await daemon.join("a2", "team.b")
+    await daemon.leave("a2", "team.b", generation)
+    tombstone = await row_of(here, "a2", "team.b")
+    await here.acl("a2", "team.a", "deep.>", "star.*")
+    assert (
+        await refused(daemon.ask("a2", "durable-join", channel="team.b", joinCursor=0))
+    ).outcome is Outcome.NOT_EXECUTED
+    assert await row_of(here, "a2", "team.b") == tombstone
     for channel in (">", "team.*", "*.a", "", "team..a"):
         assert (await refused(daemon.ask("a2", "durable-join", channel=channel, joinCursor=0))).code is Code.BAD_REQUEST
     for channel in ("team.a", "deep.x", "deep.>", "deep.x.>", "star.a"):

@@ -24,8 +24,8 @@ class Acl:
         self._plane = plane
         self._by_principal: dict[str, dict[Lifecycle, AclRow]] = {}
         self._values = KeyValue(plane.connection, buckets.ACL, plane.space)
-        mirror = Mirror(plane, buckets.ACL, _LABEL, self._take)
-        self.run, self.current = mirror.run, mirror.current
+        self._mirror = Mirror(plane, buckets.ACL, _LABEL, self._take)
+        self.run, self.current = self._mirror.run, self._mirror.current
 
     def row(self, lifecycle: Lifecycle) -> AclRow | None:
         """What a lifecycle may read, None where that is not known."""

@@ -25,8 +25,8 @@ class Channels:
         self._plane = plane
         self._channels: dict[str, ChannelConfig] = {}
         self._registry = Registry(NOTHING_SAID, self._channels)
-        mirror = Mirror(plane, buckets.CHANNELS, _LABEL, self._take)
-        self.run, self.current = mirror.run, mirror.current
+        self._mirror = Mirror(plane, buckets.CHANNELS, _LABEL, self._take)
+        self.run, self.current = self._mirror.run, self._mirror.current
 
     def durable(self, channel: str) -> bool:
         """Whether members have copies of what is posted there."""

@@ -18,6 +18,7 @@ from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code, Outcome
 from sidecar.rails.messaging.durables import Durable, judge
 from sidecar.rails.messaging.held import Copy
 from sidecar.rails.messaging.intake import ROLE_UNSHOWN, HeldCopy, RawIntake
+from sidecar.rails.messaging.take_steps import Came
 from sidecar.rails.messaging.takes import RawEpoch, TakeGate
 from sidecar.rails.names import api, subjects
 from sidecar.rails.space.holder import Profile
@@ -403,3 +404,30 @@ async def test_a_holder_that_shows_nothing_leaves_the_queue_to_others(main: Town
         await rev.copy()
         held[1].forget()
         await rev.copy()
+
+
+@pytest.mark.req("C8.1-17", "C8.1-18")
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_link_that_is_cut_between_take_and_show_has_the_request_taken_once_more(main: Town, back: bool) -> None:
+    async with holder(main, f"rf{int(back)}") as rev, plane(main) as served:
+        await asked(main, f"rf{int(back)}")
+        copy = await rev.copy()
+        connection, take = rev.member.connection, rev.gate._take
+
+        async def cut(request: Any, since: int) -> Came:
+            came = await take(request, since)
+            rev.gate._take = take  # type: ignore[method-assign]
+            before, link = connection.interruptions, connection._link
+            assert link is not None
+            link._client._transport.close()  # type: ignore[union-attr]
+            await soon(lambda: not connection.linked)
+            if back:
+                await connection.restored(before)
+            return came
+
+        rev.gate._take = cut  # type: ignore[method-assign]
+        assert not await rev.read(copy), "what was taken on the lost link is not shown"
+        assert rev.takes == {"interrupted": 1}
+        assert await rev.again() is copy
+        assert await rev.read(copy)
+        assert [body["count"] for _, body in served.seen] == [1, 1]

@@ -243,7 +243,7 @@ class TakeGate:
             self._later.set()
         elif do is Do.OFFER:
             await self._offer(request.copy)
-        elif request.place is Place.LATER:
+        elif request.place in (Place.LATER, Place.DOWN):
             self._later.set()
         return None
 
@@ -374,6 +374,8 @@ class TakeGate:
         while True:
             await self._later.wait()
             self._later.clear()
+            if self._connection.linked:  # the link may have come back before a take on the old one ended
+                await self._each(Event.BACK, Place.DOWN)
             if self._retry_at is None:
                 await self._each(Event.DUE, Place.LATER)
                 continue

@@ -70,6 +70,7 @@ CORES = [
     "sidecar/rails/messaging/desk.py",
     "sidecar/rails/messaging/drafts.py",
     "sidecar/rails/messaging/identity.py",
+    "sidecar/rails/messaging/roster.py",
     "sidecar/rails/messaging/membership.py",
     "sidecar/rails/planes/delivery/membership.py",
     "sidecar/rails/planes/delivery/index.py",

@@ -8,7 +8,7 @@ from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.space.audit import audit
 from sidecar.rails.space.grants import permissions
-from sidecar.rails.space.holder import Ending, Form, Profile
+from sidecar.rails.space.holder import Capability, Ending, Form, Profile
 from sidecar.rails.space.system import evictor_permissions, observer_permissions
 from tests.unit.rails.space.holders import CONNECTION, UID, holder
 
@@ -125,3 +125,19 @@ def test_the_evictor_of_connections_kicks_and_sees_nothing() -> None:
     granted = evictor_permissions()
     assert granted.publish.allow == ("$SYS.REQ.SERVER.*.KICK",)
     assert granted.subscribe.allow == ("_INBOX.>",)
+
+
+@pytest.mark.req("CB-18", "C13.9-007")
+def test_wider_targets_come_from_an_explicit_capability_alone() -> None:
+    owner = "u_" + "b" * 26
+
+    def rows(*capabilities: Capability) -> set[str]:
+        return set(permissions(Profile.AGENT, holder(capabilities=capabilities)).publish.allow)
+
+    plain = rows()
+    assert not [row for row in plain for mode in ("child", "ledger", "any", "owner") if f".{mode}." in row]
+    for mode in ("child", "ledger"):
+        more = rows(Capability("manager", "despawn", mode, (owner,))) - plain
+        assert more == {
+            f"{P}.ep.{rail}.despawn.{mode}.{owner}.{T}.*" for rail in ("one.manager", "all.manager", "inst.manager.*")
+        }

@@ -120,10 +120,16 @@ async def test_a_copy_from_behind_the_leave_is_not_handed_off(here: Rig) -> None
             headers.COPY_WHY: "channel",
         }
         inbox = subjects.DINBOX.build(space=SPACE, **life("b6").names)
-        await daemon.member.connection.request(inbox, document("alice", "behind", channel="team.d"), headers=found)
+        send = daemon.member.connection.request
+        await send(inbox, document("alice", "behind", channel="team.d"), headers=found)
+        # What a read of stored messages was made to put there, and what is no copy.
+        mentioned = {**found, headers.COPY_WHY: "mention"}
+        await send(inbox, document("alice", "put", channel="team.d"), headers={**mentioned, headers.SEQUENCE: "7"})
+        await send(inbox, document("alice", "bare", channel="team.d"))
         await daemon.idle()
         assert await ids(here, "b6") == []
-        assert daemon.count("delivery_dropped") == {("reader", "membership"): 1}
+        dropped = {reason: count for (_, reason), count in daemon.count("delivery_dropped").items()}
+        assert dropped == {"membership": 1, "redirected": 1, "malformed_copy": 1}
 
 
 @pytest.mark.req("C7-39", "C7-40", "C7-43", "C8-50", "C7-07", "C4-06")

@@ -49,7 +49,8 @@ class Mirror:
             watch = self._values.watch(self._plane.entropy(_ID_BYTES).hex())
             try:
                 while True:
-                    await self._take(await watch.next())
+                    entry = await watch.next()
+                    await self._take(entry)
             except ConsumerRefused as error:
                 self._plane.log.error("delivery_watch_refused", bucket=self._label, error=error)
                 await asyncio.sleep(_AGAIN_SECONDS)

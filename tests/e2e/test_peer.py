@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from sidecar.rails.connection import PermissionViolation
 from sidecar.rails.envelopes.errors import EnvelopeError
+from sidecar.rails.messaging.anycast import State as RequestState
 from sidecar.rails.messaging.desk import Via
 from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.identity import OtherPrincipal
@@ -57,7 +58,7 @@ async def test_two_peers_talk_on_a_channel(here: Society) -> None:
         await quiet(bob)
 
 
-@pytest.mark.req("C4-03", "C4-11", "C4-05", "C12-06", "C4-04", "C4-12", "C8-62")
+@pytest.mark.req("C4-03", "C4-11", "C4-05", "C12-06", "C4-04", "C4-12", "C8-62", "C8.1-47")
 async def test_direct_messages_and_work_for_a_role(here: Society) -> None:
     async with here.plane():
         await here.enrol("bob2")
@@ -69,8 +70,12 @@ async def test_direct_messages_and_work_for_a_role(here: Society) -> None:
             assert delivered.message.id == asked.id
             await delivered.handled()
             status = await alice.anycast_status(asked.sequence, asked.id)
-            assert isinstance(status, dict)
-            assert status["state"] in ("taken", "unknown")
+            assert (status.state, status.role) == (RequestState.TAKEN, "reviewer")
+            assert status.taker is not None
+            assert status.taker.id == "local.rev"
+            told = await got(alice)
+            assert told.notice is not None
+            assert (told.notice.sequence, told.notice.taker.id) == (asked.sequence, "local.rev")
         async with here.peer("bob2") as bob:
             delivered = await got(bob)
             assert (delivered.meta.kind, delivered.meta.sender) == ("dm", "local.alice")

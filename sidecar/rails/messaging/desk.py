@@ -16,6 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from sidecar.rails.envelopes.coalesce import DEFAULT_CAPACITY, Coalescer
 from sidecar.rails.envelopes.message import Message
 from sidecar.rails.envelopes.receive import Meta, Received
+from sidecar.rails.messaging.notices import AnycastNotice, Eviction
 
 MOST_OPEN: Final = 1_024
 """Deliveries that were handed out and not settled: of those without a durable copy the oldest are then taken as done,
@@ -54,7 +55,19 @@ Held = TypeVar("Held")
 class Delivery(Generic[Held]):
     """One logical delivery. ``key`` tells it from all others of this member, also without an id (CD-15)."""
 
-    __slots__ = ("arrival", "copies", "identity", "key", "message", "meta", "out_since", "stage", "ways")
+    __slots__ = (
+        "arrival",
+        "copies",
+        "eviction",
+        "identity",
+        "key",
+        "message",
+        "meta",
+        "notice",
+        "out_since",
+        "stage",
+        "ways",
+    )
 
     def __init__(self, key: int, identity: str, received: Received, via: Via) -> None:
         self.key = key
@@ -63,6 +76,8 @@ class Delivery(Generic[Held]):
         self.identity = identity
         self.message: Message = received.message
         self.meta: Meta = received.meta
+        self.notice: AnycastNotice | None = None
+        self.eviction: Eviction | None = None
         self.ways: list[Via] = [via]
         self.copies: dict[Place, Held] = {}
         self.stage = Stage.WAITING

@@ -26,6 +26,7 @@ from sidecar.rails.messaging.desk import Delivery, Desk, Place, Stage, Via
 from sidecar.rails.messaging.durables import Durable, From, judge
 from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.messaging.intake import HeldCopy
+from sidecar.rails.messaging.notices import AnycastNotice, Eviction, Notices
 from sidecar.rails.names.subjects import DELIVERY_KINDS, delivery_of
 
 DEPTH: Final = 1_024
@@ -81,6 +82,16 @@ class Delivered:
         """Whether there is a copy that :meth:`handled` acks."""
         return bool(self._delivery.copies)
 
+    @property
+    def notice(self) -> AnycastNotice | None:
+        """What the delivery plane says of an own request for a role; an answer is not expected (C8.1-47, C8.1-48)."""
+        return self._delivery.notice
+
+    @property
+    def eviction(self) -> Eviction | None:
+        """Older copies may have been removed before they were read: the history of the channels has them (C8-56)."""
+        return self._delivery.eviction
+
     async def handled(self) -> None:
         """It was handled: its durable copies are acked, those that still come too (C4-19, C8-62)."""
         for copy in self._inbox.done(self._delivery):
@@ -107,6 +118,7 @@ class Inbox:
         clock: Callable[[], Now],
         metrics: Metrics | None = None,
         log: Log | None = None,
+        notices: Notices | None = None,
         depth: int = DEPTH,
         desk: Desk[HeldCopy] | None = None,
     ) -> None:
@@ -115,6 +127,7 @@ class Inbox:
         self._clock = clock
         self._metrics = metrics
         self._log = log
+        self._notices = notices
         self._depth = depth
         self._desk: Desk[HeldCopy] = desk or Desk()
         self._roles: dict[str, Durable] = {}
@@ -177,8 +190,13 @@ class Inbox:
             self._refused(error, via)
             await copy.term()
             return
+        notice = None if self._notices is None else await self._notices.of(received)
         place = Place(durable.consumer, copy.frame.sequence)
         delivery, new = self._desk.take_durable(received, via, place, copy)
+        if delivery is not None:
+            delivery.notice = notice
+            if self._notices is not None and via is Via.BACKSTOP:
+                delivery.eviction = self._notices.eviction(copy.frame) or delivery.eviction
         if new and delivery is not None:
             if self._put(delivery):
                 await self._room()

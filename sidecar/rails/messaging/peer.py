@@ -27,11 +27,12 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials, Notice, Policy, Watch
 from sidecar.rails.connection.connection import DEFAULT_POLICY
 from sidecar.rails.endpoint.caller import Caller
-from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes.message import EndpointRef
 from sidecar.rails.envelopes.presence import Card
-from sidecar.rails.envelopes.schema import EndpointKind, Status
+from sidecar.rails.envelopes.schema import EndpointKind
+from sidecar.rails.envelopes.schema import Status as PresenceStatus
 from sidecar.rails.messaging import liveness
+from sidecar.rails.messaging.anycast import AnycastRequests, Status
 from sidecar.rails.messaging.channel import Left
 from sidecar.rails.messaging.channels import Channels
 from sidecar.rails.messaging.credsfile import CredsFile
@@ -45,6 +46,7 @@ from sidecar.rails.messaging.inbox import Delivered, Inbox, InboxClosed
 from sidecar.rails.messaging.intake import Intake, RawIntake
 from sidecar.rails.messaging.mediated_intake import WAIT_SECONDS, MediatedIntake
 from sidecar.rails.messaging.membership import Join, Standing
+from sidecar.rails.messaging.notices import Notices, mediated_lease, raw_lease
 from sidecar.rails.messaging.reads import Reading, Reads
 from sidecar.rails.messaging.reads_mediated import MediatedReads
 from sidecar.rails.messaging.reads_raw import RawReads
@@ -108,7 +110,10 @@ class Peer:
             MediatedHistory(self._caller, identity) if mediated else RawHistory(connection, identity, entropy=entropy)
         )
         self._sender = Sender(connection, identity, ref, clock=clock, entropy=entropy, metrics=metrics)
-        self._inbox = Inbox(mediated=mediated, **seen)
+        lease = mediated_lease(self._caller) if mediated else raw_lease(connection, identity.space)
+        notices = Notices(lease, clock=clock, metrics=metrics)
+        self._requests = AnycastRequests(self._caller)
+        self._inbox = Inbox(mediated=mediated, notices=notices, **seen)
         registry = SharedRegistry(self._reads)
         self._channels = Channels(
             connection,
@@ -277,13 +282,13 @@ class Peer:
         nobody durably (C4-15). Raises RosterUnreadable."""
         return mentioned(names, await self.roster())
 
-    async def anycast_status(self, sequence: int, message_id: str) -> JsonValue:
-        """What became of a request for a role (C8.1-36). Raises CallRefused, CallFailed."""
-        return await self._caller.call(DELIVERY_ENDPOINT, "anycast-status", {"seq": sequence, "id": message_id})
+    async def anycast_status(self, sequence: int, message_id: str) -> Status:
+        """What became of a request for a role (C8.1-36). Raises CallRefused, CallFailed, BadStatus."""
+        return await self._requests.status(sequence, message_id)
 
-    async def anycast_cancel(self, sequence: int, message_id: str) -> JsonValue:
-        """Cancel a request for a role that nobody has taken; the answer is its status (C8.1-39)."""
-        return await self._caller.call(DELIVERY_ENDPOINT, "anycast-cancel", {"seq": sequence, "id": message_id})
+    async def anycast_cancel(self, sequence: int, message_id: str) -> Status:
+        """Cancel a request for a role that nobody has taken; the answer is its status (C8.1-39). Raises as above."""
+        return await self._requests.cancel(sequence, message_id)
 
     # ---- channels ----
 
@@ -352,7 +357,7 @@ class Peer:
         """What is said of channels. Raises RegistryUnreadable."""
         return await self._reads.registry()
 
-    def set_status(self, status: Status | None = None, activity: str | None = None) -> None:
+    def set_status(self, status: PresenceStatus | None = None, activity: str | None = None) -> None:
         """Say what the member does; None leaves it, an empty activity is none. Raises ValueError for ``offline``,
         EnvelopeError."""
         self._heartbeat.update(lambda own, now: own.doing(now, status=status, activity=activity))

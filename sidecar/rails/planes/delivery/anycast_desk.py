@@ -13,7 +13,7 @@ import binascii
 import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from nats.aio.msg import Msg
@@ -66,8 +66,8 @@ class Undecided(Exception):  # noqa: N818 - a state
 class AnycastDesk:
     """Everything about the anycast records of one space. ``serve``, ``tell`` and ``sweep_for_ever`` are loops."""
 
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
+    def __init__(self, plane: Plane, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._plane, self._sleep = plane, sleep
         self._connection = plane.connection
         self._bucket = KeyValue(plane.connection, buckets.ANYCAST, plane.space)
         self._task = streams.TASK.stream(plane.space)
@@ -321,7 +321,7 @@ class AnycastDesk:
             for key in list(self._untold):
                 await self._tell(key)
             if self._untold:
-                await asyncio.sleep(NOTICE_RETRY_SECONDS)
+                await self._sleep(NOTICE_RETRY_SECONDS)
                 self._wake.set()
 
     async def _tell(self, key: str) -> None:
@@ -389,7 +389,7 @@ class AnycastDesk:
                 self._plane.metrics.counter("delivery_sweeps", "failed").inc()
             else:
                 self._plane.metrics.counter("delivery_sweeps", "done").inc()
-            await asyncio.sleep(ANYCAST_SWEEP_SECONDS)
+            await self._sleep(ANYCAST_SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Finish what is pending, publish what is owed, and let rows go a day after their request left (C8.1-30).

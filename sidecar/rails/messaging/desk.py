@@ -41,6 +41,10 @@ class Stage(Enum):
     DONE = "nothing more happens with it"
 
 
+# Members by name once: looking one up in its class is slow, and this is done for each message.
+_WAITING, _OUT, _DONE = Stage.WAITING, Stage.OUT, Stage.DONE
+
+
 class Place(NamedTuple):
     """Which durable a copy is of, and its sequence there: a copy that is delivered again has the same."""
 
@@ -80,7 +84,7 @@ class Delivery(Generic[Held]):
         self.eviction: Eviction | None = None
         self.ways: list[Via] = [via]
         self.copies: dict[Place, Held] = {}
-        self.stage = Stage.WAITING
+        self.stage = _WAITING
         self.out_since = 0.0
         """When it was first seen with the member; for whoever minds the time."""
 
@@ -146,7 +150,7 @@ class Desk(Generic[Held]):
 
     def hand_out(self, delivery: Delivery[Held]) -> None:
         """The member gets it: it counts as shown, and so do its copies."""
-        delivery.stage = Stage.OUT
+        delivery.stage = _OUT
         if delivery.copies:
             self._bound[delivery.key] = delivery
             return
@@ -157,9 +161,9 @@ class Desk(Generic[Held]):
     def close(self, delivery: Delivery[Held], *, again: bool = False) -> list[Held]:
         """Nothing more happens with it: the copies to settle, none the second time. ``again``: the next copy of its
         message is shown."""
-        if delivery.stage is Stage.DONE:
+        if delivery.stage is _DONE:
             return []
-        delivery.stage = Stage.DONE
+        delivery.stage = _DONE
         self._loose.pop(delivery.key, None)
         self._bound.pop(delivery.key, None)
         self._by_identity.pop(delivery.identity, None)

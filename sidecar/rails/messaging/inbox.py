@@ -37,6 +37,8 @@ RENEWAL_TICK: Final = 5.0
 MOST_PARKED: Final = 64
 """Requests that the gate has, and may give back."""
 _ANYCAST: Final = DELIVERY_KINDS["svc"]
+# Members by name once: looking one up in its class is slow, and this is done for each message.
+_SOURCE_LIVE, _SOURCE_HISTORY, _LIVE, _HISTORY = Source.LIVE, Source.HISTORY, Via.LIVE, Via.HISTORY
 _NOBODY: Final = frozenset[str]()
 
 
@@ -152,15 +154,15 @@ class Inbox:
             received = receive(
                 message.data,
                 delivery_of(message.subject),
-                Source.LIVE,
+                _SOURCE_LIVE,
                 header_names=message.headers or _NOBODY,
                 reply=message.reply,
                 mediated=self._mediated,
             )
         except Rejected as error:
-            self._refused(error, Via.LIVE)
+            self._refused(error, _LIVE)
             return
-        if self._plain(received, Via.LIVE):
+        if self._plain(received, _LIVE):
             await self._room()
 
     async def history(self, frame: Frame) -> None:
@@ -169,14 +171,14 @@ class Inbox:
             received = receive(
                 frame.data,
                 delivery_of(frame.subject),
-                Source.HISTORY,
+                _SOURCE_HISTORY,
                 header_names=frame.headers,
                 mediated=self._mediated,
             )
         except Rejected as error:
-            self._refused(error, Via.HISTORY)
+            self._refused(error, _HISTORY)
             return
-        if self._plain(received, Via.HISTORY):
+        if self._plain(received, _HISTORY):
             await self._room()
 
     async def durable(self, copy: HeldCopy, durable: Durable) -> None:

@@ -17,6 +17,7 @@ ASK_SECONDS: Final = 5.0
 _MILLION: Final = 1_000_000
 _NO_MESSAGE: Final = 10037
 _NO_CONSUMER: Final = 10014
+_EXISTS: Final = 10148
 
 
 class Unanswered(Exception):  # noqa: N818 - a state
@@ -141,6 +142,3 @@ async def create(connection: Connection, stream: str, config: Mapping[str, Any])
     code = _code(await ask(connection, subject, body))
     if code not in (None, _EXISTS):
         raise Unanswered(f"{name}: the broker does not make it ({code})")
-
-
-_EXISTS: Final = 10148

@@ -1,8 +1,8 @@
 """The durable half of a delivery plane as one thing: what it keeps in memory, its two loops, and its commands.
 
-    backstop = Backstop(plane)
-    server = EndpointServer(..., handlers={**backstop.handlers, ...}, ...)
-    await backstop.run()     # until an error of the connection, or cancelled
+backstop = Backstop(plane)
+server = EndpointServer(..., handlers={**backstop.handlers, ...}, ...)
+await backstop.run()     # until an error of the connection, or cancelled
 """
 
 from __future__ import annotations

@@ -10,14 +10,17 @@ import pytest
 import pytest_asyncio
 
 from sidecar.rails.messaging.desk import Via
+from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.inbox import Delivered
 from sidecar.rails.messaging.membership import State
 from sidecar.rails.messaging.peer import Peer
 from sidecar.rails.messaging.registry import DeliveryClass
+from sidecar.rails.names import api
 from sidecar.rails.names.subjects import CHAT
 from sidecar.rails.space.holder import Form
 from tests.e2e.cable import cable
-from tests.e2e.durable_reads import document
+from tests.e2e.delivery_rig import Rig, root
+from tests.e2e.durable_reads import document, life
 from tests.e2e.peers import Society, got, quiet, society, text_of, texts, until
 from tests.e2e.space_members import SPACE
 
@@ -163,3 +166,22 @@ async def test_a_broker_that_is_killed_loses_nothing_that_was_acknowledged(here:
         while len(found) < 8:
             found.update(await texts(bob, 1))
         assert found == {f"k{number}" for number in range(8)}
+
+
+@pytest.mark.req("C8-31", "C8-37")
+async def test_a_durable_that_an_operator_deleted_is_missed_aloud_and_read_again(here: Society) -> None:
+    async with here.plane(), here.peer("al7") as alice, here.peer("bo7") as bob:
+        waiting = asyncio.create_task(got(bob))
+        await alice.tell("local.bo7", "before")
+        await (await waiting).handled()
+        durable = Durable.dm(SPACE, life("bo7"))
+        async with root(Rig(here.town)) as operator:
+            subject = api.CONSUMER_DELETE.build(stream=durable.stream, consumer=durable.consumer)
+            await operator.request(subject)
+        waiting = asyncio.create_task(got(bob))
+        await until(lambda: durable.consumer in bob.source_faults)
+        assert counted(bob, "messaging_source_failures")[("dm", "gone")] >= 1
+        await here.enrol("bo7")
+        await alice.tell("local.bo7", "after")
+        assert text_of(await waiting) == "after"
+        assert bob.source_faults == {}

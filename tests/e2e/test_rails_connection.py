@@ -343,3 +343,25 @@ async def test_credentials_of_another_user_key_end_the_connection(tmp_path: Path
             with pytest.raises(Stopped):
                 await connection.publish("ok.a")
             assert Fault.CREDENTIALS_REFUSED in owner.faults()
+
+
+async def test_a_login_that_swallows_its_cancellation_does_not_outlive_the_close(tmp_path: Path) -> None:
+    async with room(tmp_path) as here:
+        owner = here.owner()
+        asked, ended = asyncio.Event(), asyncio.Event()
+
+        async def stubborn() -> Credentials:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:  # as `wait_for` does when its result comes at that moment
+                ended.set()
+            return await owner.mint()
+
+        opening = asyncio.create_task(Connection.open([here.broker.url], stubborn, policy=QUICK))
+        await asked.wait()
+        opening.cancel()
+        async with asyncio.timeout(EVENT_SECONDS):
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        assert ended.is_set()

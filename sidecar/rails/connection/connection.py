@@ -87,6 +87,7 @@ class Connection:
         self._fresh = True
         self._again = Again(0.0, True)
         self._retiring: set[asyncio.Task[None]] = set()
+        self._closing = False
         self._runner: asyncio.Task[None] | None = None
         watch.entered(None, self.state)
 
@@ -413,7 +414,8 @@ class Connection:
 
     async def _run(self) -> None:
         try:
-            while self.state is not State.STOPPED:
+            # What a login waits for may swallow a cancellation (`wait_for` of Python 3.11 does when both come at once).
+            while self.state is not State.STOPPED and not self._closing:
                 if self.state is State.WAITING:
                     await asyncio.sleep(self._again.wait)
                     await self._moved(Event.RETRY)
@@ -549,6 +551,7 @@ class Connection:
 
     async def close(self) -> None:
         """End it. Calls and subscriptions fail with Stopped; may be called twice."""
+        self._closing = True
         tasks = [*self._retiring, *([self._runner] if self._runner is not None else [])]
         for task in tasks:
             task.cancel()

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine under load is slow and not wrong.
+settings.register_profile("sidecar", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sidecar")
 
 
 @pytest.fixture(autouse=True)

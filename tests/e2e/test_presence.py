@@ -261,10 +261,9 @@ async def test_a_roster_is_read_on_demand_and_bad_rows_hide_nobody(compatible: S
 
 @pytest.mark.req("C6-47", "C9-47")
 async def test_a_member_that_may_not_read_learns_nothing_and_is_told_so(space: Space) -> None:
-    if space.form is Form.COMPATIBLE:
-        return
     metrics = Metrics()
-    async with dialled(space, Profile.AGENT, "alice") as (connection, _):
+    profile = Profile.AGENT if space.form is Form.MEDIATED else Profile.DM_READER
+    async with dialled(space, profile, "alice") as (connection, _):
         reads = RawReads(connection, SPACE, reading(metrics))
         with pytest.raises(RosterUnreadable):
             await reads.roster()

@@ -16,6 +16,17 @@ MOST_SEEN = 256
 """Channels below a pattern that are remembered, to be read again after an interruption."""
 
 
+class Past(NamedTuple):
+    """Which history a join brings, whatever the registry says: its switch is no boundary (C7-27). What is not older
+    than ``since_ms`` (milliseconds since 1970; None: all that is kept), or with ``skipped`` none."""
+
+    since_ms: int | None = None
+    skipped: bool = False
+
+
+NO_PAST = Past(skipped=True)
+
+
 class Left(NamedTuple):
     """How a leave ended. ``closed``: there is no durable membership any more."""
 
@@ -38,9 +49,11 @@ class Channel:
         self._metrics = metrics
         self._reset()
 
-    def _reset(self) -> None:
+    def _reset(self, past: Past | None = None) -> None:
         self.marks = Marks()
-        self.backfilled = False
+        self.past = past
+        """The history that was asked for; None: by the registry."""
+        self.backfilled = past is not None and past.skipped
         """Whether the history up to the watermark is read, or known to be none of the channel's."""
         self.behind: dict[str, int] = {}
         """How far each channel's history was read, while the read is not complete."""
@@ -55,9 +68,9 @@ class Channel:
 
     # ---- standing ----
 
-    def begin(self) -> None:
+    def begin(self, past: Past | None = None) -> None:
         """A join begins. Raises NotPossible."""
-        self._reset()
+        self._reset(past)
         self.move(Event.JOIN)
 
     def move(self, event: Event) -> None:

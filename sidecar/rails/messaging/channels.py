@@ -16,7 +16,7 @@ from sidecar.base.clock import Now
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Stopped, SubscriptionClosed
-from sidecar.rails.messaging.channel import Channel, Left
+from sidecar.rails.messaging.channel import Channel, Left, Past
 from sidecar.rails.messaging.enrolment import Enrolment
 from sidecar.rails.messaging.history import History, HistoryNotGranted, HistoryUnreadable
 from sidecar.rails.messaging.inbox import Inbox
@@ -86,8 +86,9 @@ class Channels:
 
     # ---- join ----
 
-    async def join(self, text: str) -> Join:
+    async def join(self, text: str, past: Past | None = None) -> Join:
         """Join a channel or pattern. When it returns, posts come in live; ``Join`` says whether durable copies do.
+        Its history comes as the registry says, or as ``past`` does.
 
         Raises InvalidName, PermissionViolation when the broker refuses (C7-13), NotConnected or Stopped without a
         link, TooManyChannels. Joining again tells how the channel is joined.
@@ -104,7 +105,7 @@ class Channels:
             # The one that was left in the meantime is not in the books any more.
             self._channels[name] = channel
             await channel.stop()
-            channel.begin()
+            channel.begin(past)
             try:
                 await self._subscribe(channel)
             except BaseException as error:

@@ -7,7 +7,7 @@ knows may have had its effect: the membership is then owed, and looked up before
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.metrics import Metrics
@@ -150,11 +150,19 @@ class Enrolment:
 
     async def _open(self, name: str) -> int | None:
         """The generation of the open membership; None: there is none."""
-        memberships = (await self._call("list-memberships", None)).get("memberships")
-        for one in memberships if isinstance(memberships, list) else []:
-            if isinstance(one, dict) and one.get("channel") == name and type(one.get("generation")) is int:
+        for one in await self._listed():
+            if one.get("channel") == name and type(one.get("generation")) is int:
                 return int(one["generation"])
         return None
+
+    async def memberships(self) -> dict[str, bool]:
+        """The open memberships by channel, and whether each is active yet. Raises CallRefused, CallFailed."""
+        named = ((one.get("channel"), one.get("activated") is True) for one in await self._listed())
+        return {channel: active for channel, active in named if isinstance(channel, str)}
+
+    async def _listed(self) -> list[dict[str, Any]]:
+        listed = (await self._call("list-memberships", None)).get("memberships")
+        return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
     async def _call(self, command: str, args: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
         answer = await self._caller.call(DELIVERY_ENDPOINT, command, args)

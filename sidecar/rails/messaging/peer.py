@@ -14,7 +14,7 @@ posts live, from history and from the backstop, each message once. What was not 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
 from ssl import SSLContext
 from types import TracebackType
@@ -33,18 +33,18 @@ from sidecar.rails.envelopes.schema import EndpointKind
 from sidecar.rails.envelopes.schema import Status as PresenceStatus
 from sidecar.rails.messaging import liveness
 from sidecar.rails.messaging.anycast import AnycastRequests, Status
-from sidecar.rails.messaging.channel import Left
+from sidecar.rails.messaging.channel import Left, Past
 from sidecar.rails.messaging.channels import Channels
 from sidecar.rails.messaging.credsfile import CredsFile
 from sidecar.rails.messaging.drafts import Channel, Content, Direct, Extras, Role, mentioned
-from sidecar.rails.messaging.durables import Durable
+from sidecar.rails.messaging.durables import Durable, From
 from sidecar.rails.messaging.enrolment import Enrolment, SharedRegistry
 from sidecar.rails.messaging.heartbeat import Heartbeat, OwnPresence
 from sidecar.rails.messaging.history import Frames, History, MediatedHistory, RawHistory
 from sidecar.rails.messaging.identity import Identity
 from sidecar.rails.messaging.inbox import Delivered, Inbox, InboxClosed
 from sidecar.rails.messaging.intake import Intake, RawIntake
-from sidecar.rails.messaging.mediated_intake import WAIT_SECONDS, MediatedIntake
+from sidecar.rails.messaging.mediated_intake import MediatedIntake
 from sidecar.rails.messaging.membership import Join, Standing
 from sidecar.rails.messaging.notices import Notices, mediated_lease, raw_lease
 from sidecar.rails.messaging.reads import Reading, Reads
@@ -68,6 +68,9 @@ PROTOCOL_VERSION: Final = "0.4"
 DRAIN_SECONDS: Final = 5.0
 """How long a closing member may still settle what it has."""
 
+EVERYTHING: Final = frozenset(From)
+"""Direct messages, backstop copies, and the queues of the roles."""
+
 Minter: TypeAlias = Callable[[], Awaitable[Credentials]]
 
 
@@ -90,6 +93,7 @@ class Peer:
         entropy: Callable[[int], bytes],
         metrics: Metrics,
         log: Log | None,
+        sources: Collection[From] = EVERYTHING,
     ) -> None:
         self.connection = connection
         self.identity = identity
@@ -115,17 +119,19 @@ class Peer:
         self._requests = AnycastRequests(self._caller)
         self._inbox = Inbox(mediated=mediated, notices=notices, **seen)
         registry = SharedRegistry(self._reads)
+        self._enrolment = Enrolment(registry, self._history, self._caller, metrics)
         self._channels = Channels(
             connection,
             identity.space,
             self._history,
-            Enrolment(registry, self._history, self._caller, metrics),
+            self._enrolment,
             Replay(registry, self._history, self._inbox, **seen),
             self._inbox,
             **seen,
         )
-        gate = self._new_gate() if identity.roles else None
-        self._sources = Sources(self._inbox, gate, self._durables(), self._intake, **seen)
+        durables = [one for one in self._durables() if one.source in sources]
+        gate = self._new_gate() if any(one.source is From.ROLE for one in durables) else None
+        self._sources = Sources(self._inbox, gate, durables, self._intake, **seen)
         self._heartbeat = Heartbeat(connection, identity.space, own, **seen)
 
     @classmethod
@@ -142,6 +148,8 @@ class Peer:
         meta: Mapping[str, JsonValue] | None = None,
         principal: Principal | None = None,
         space: str | None = None,
+        sources: Collection[From] = EVERYTHING,
+        present: bool = True,
         watch: Callable[[Notice], None] | None = None,
         policy: Policy = DEFAULT_POLICY,
         tls: SSLContext | None = None,
@@ -150,7 +158,10 @@ class Peer:
         metrics: Metrics | None = None,
         log: Log | None = None,
     ) -> Peer:
-        """Connect and appear in the roster; bound it with ``asyncio.timeout``.
+        """Connect and, unless it is not to be ``present``, appear in the roster; bound it with ``asyncio.timeout``.
+
+        A tool that acts for a member beside the member's own process is not present, and reads only those ``sources``
+        that it shows: what it does not read stays for whoever reads next.
 
         ``creds`` is a creds file, read again when it was replaced, or a callable that mints. ``principal`` and
         ``space`` are what the caller takes itself for: OtherPrincipal, before anything is sent, when the credential
@@ -185,8 +196,9 @@ class Peer:
             urls, next_credentials, policy=policy, watch=Watch(seen, log, watch), tls=tls, clock=clock
         )
         try:
-            peer = cls(connection, identity, own, clock=clock, entropy=entropy, metrics=seen, log=log)
-            await peer._heartbeat.start()
+            peer = cls(connection, identity, own, clock=clock, entropy=entropy, metrics=seen, log=log, sources=sources)
+            if present:
+                await peer._heartbeat.start()
         except BaseException:
             await connection.close()
             raise
@@ -292,9 +304,9 @@ class Peer:
 
     # ---- channels ----
 
-    async def join(self, channel: str) -> Join:
-        """Join a channel or pattern. See ``Channels.join``."""
-        return await self._channels.join(channel)
+    async def join(self, channel: str, past: Past | None = None) -> Join:
+        """Join a channel or pattern, with the past that the registry says or the one given. See ``Channels.join``."""
+        return await self._channels.join(channel, past)
 
     async def leave(self, channel: str) -> Left:
         """Leave it. See ``Channels.leave``."""
@@ -310,6 +322,11 @@ class Peer:
     def standings(self) -> dict[str, Standing]:
         """Also the channels that are on their way in or out, or left and not closed yet."""
         return self._channels.standings
+
+    async def memberships(self) -> dict[str, bool]:
+        """The durable memberships of this lifecycle, those of earlier processes too, and whether each is active yet.
+        Raises CallRefused, CallFailed."""
+        return await self._enrolment.memberships()
 
     @property
     def readable(self) -> tuple[str, ...]:
@@ -386,9 +403,7 @@ class Peer:
         Memberships and unread messages stay where they are. May be called twice.
         """
         await self._sources.stop()
-        # The plane may still be pulling for a fetch that nobody waits for any more: not into that one.
-        delay = WAIT_SECONDS if self.identity.form is Form.MEDIATED else 0.0
-        await self._inbox.close(drain=drain, delay=delay)
+        await self._inbox.close(drain=drain)
         await self._sources.close()
         await self._channels.close()
         await self._heartbeat.close()

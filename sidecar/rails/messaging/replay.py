@@ -78,9 +78,11 @@ class Replay:
         """The past of the join, up to the watermark and no further back than the window."""
         watermark = channel.marks.watermark
         assert watermark is not None
-        for name, effective in self._targets(channel, registry):
+        asked = channel.past
+        for name, effective in self._targets(channel, registry, every=asked is not None):
             window = effective.window_seconds
             since = None if window is None else max(0, int((self._clock().wall - window) * 1000))
+            since = since if asked is None else asked.since_ms
             await self._read(channel, name, watermark, channel.behind.get(name, 0), since)
         channel.backfilled = True
         channel.behind.clear()
@@ -102,13 +104,13 @@ class Replay:
         outcome = "read" if targets else "backstop" if durable else "lost"
         self._metrics.counter("messaging_gaps", outcome).inc()
 
-    def _targets(self, channel: Channel, registry: Registry) -> list[tuple[str, Effective]]:
-        """The channels to read, each with replay in force."""
+    def _targets(self, channel: Channel, registry: Registry, *, every: bool = False) -> list[tuple[str, Effective]]:
+        """The channels to read, each with replay in force, or ``every`` one."""
         if channel.scope is Scope.CONCRETE:
             names = [channel.name]
         else:
             names = within(channel.name, dict.fromkeys((*registry.channels, *channel.seen)))
-        found = [(name, effective) for name in names if (effective := registry.effective(name)).replay]
+        found = [(name, effective) for name in names if (effective := registry.effective(name)).replay or every]
         if len(found) > MOST_TARGETS and self._log is not None:
             self._log.warning("channel_history_cut", channel=channel.name, channels=len(found), read=MOST_TARGETS)
         return found[:MOST_TARGETS]

@@ -1,4 +1,4 @@
-"""What peers of a compatible space do with the broker itself: history consumers, and copies that were not handled."""
+"""What peers of a compatible space do with the broker itself: history consumers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sidecar.rails.messaging.peer import Peer
 from sidecar.rails.names import api, consumers, streams
 from sidecar.rails.names.subjects import CHAT
 from sidecar.rails.space.holder import Form, Profile
-from tests.e2e.peers import Society, got, quiet, society, text_of, texts
+from tests.e2e.peers import Society, society, texts
 from tests.e2e.space_members import SPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -101,17 +101,3 @@ async def test_what_is_not_granted_is_said_and_not_tried(here: Society) -> None:
         await kim.join("team.k")
         await alice.post("team.k", "live")
         assert await texts(kim, 1) == ["live"]
-
-
-@pytest.mark.req("C8-62", "C4-08", "C4-09")
-async def test_what_was_not_handled_comes_to_the_next_process(here: Society) -> None:
-    await here.enrol("bea")
-    async with here.peer("alice") as alice:
-        for text in ("one", "two", "three"):
-            await alice.tell("local.bea", text)
-    async with here.peer("bea") as bea:
-        assert text_of(await got(bea)) == "one"
-    async with here.peer("bea") as bea:
-        assert sorted(await texts(bea, 3)) == ["one", "three", "two"]
-    async with here.peer("bea") as bea:
-        await quiet(bea)

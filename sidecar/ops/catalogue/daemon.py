@@ -88,6 +88,18 @@ METRICS: Final[tuple[Metric, ...]] = (
         (_SOURCE,),
     ),
     Metric(
+        "sidecar_delivery_frames_superseded",
+        Kind.COUNTER,
+        "Copies given back because a newer process of their member began to read while the fetch waited.",
+        (_SOURCE,),
+    ),
+    Metric(
+        "sidecar_delivery_frames_reclaimed",
+        Kind.COUNTER,
+        "Copies of a silent process, given back because a newer one of the same member reads.",
+        (),
+    ),
+    Metric(
         "sidecar_delivery_frames_omitted",
         Kind.COUNTER,
         "Copies handed out without their payload, which is larger than an answer.",

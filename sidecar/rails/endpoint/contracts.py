@@ -102,6 +102,8 @@ _SOURCE = words("dm", "backstop", "role")
 _ROLE = text(64, 1)
 _KEY = text(MAX_KEY, 1)
 _TOKEN = matching(r"^[0-9.]{1,128}$", "is no ack token")
+_SESSION = matching(r"^[0-9a-f]{32}$", "is no session")
+"""A process that reads, as it names itself: what an older one of the same member held is given back to a newer one."""
 
 FRAME: Final = closed(
     {
@@ -181,7 +183,7 @@ DELIVERY: Final = contracts(
         "fetch",
         closed(
             {"source": _SOURCE, "batch": whole(1, MAX_BATCH), "waitMs": whole(0, MAX_WAIT_MS)},
-            {"role": _ROLE},
+            {"role": _ROLE, "session": _SESSION},
         ),
         closed({"frames": _FRAMES}),
         waits=True,
@@ -193,16 +195,15 @@ DELIVERY: Final = contracts(
                 "source": _SOURCE,
                 "items": array(
                     closed(
-                        {"token": _TOKEN, "how": words("ack", "nak", "term", "renew")},
+                        {"token": _TOKEN, "how": words("ack", "nak", "term", "renew", "hold")},
                         {"delayMs": whole(0, MAX_DELAY_MS)},
                     ),
                     MAX_SETTLED,
-                    1,
                 ),
             },
-            {"role": _ROLE},
+            {"role": _ROLE, "session": _SESSION, "end": TRUE},
         ),
-        closed({"settled": array(BOOLEAN, MAX_SETTLED, 1)}),
+        closed({"settled": array(BOOLEAN, MAX_SETTLED)}),
     ),
     Contract(
         "read-history",

@@ -359,10 +359,10 @@ class Inbox:
             self._some.set()
             self._moved.set()
 
-    async def _put_back(self, delivery: Delivery[HeldCopy], delay: float) -> None:
+    async def _put_back(self, delivery: Delivery[HeldCopy]) -> None:
         for copy in self.done(delivery, again=True):
             with contextlib.suppress(ConnectionFault):  # without a link the ack wait does the same
-                await copy.nak(delay)
+                await copy.nak()
 
     async def drain(self, seconds: float) -> bool:
         """Wait until the member has settled what it has; False when that takes longer."""
@@ -375,17 +375,17 @@ class Inbox:
             return False
         return True
 
-    async def close(self, *, drain: float = 0.0, delay: float = 0.0) -> None:
+    async def close(self, *, drain: float = 0.0) -> None:
         """No more deliveries. What waits is put back, and so is what the member has not settled within
-        ``drain`` seconds: it comes again after ``delay``, without waiting for its ack wait. May be called twice."""
+        ``drain`` seconds: it comes again without waiting for its ack wait. May be called twice."""
         self._closed = True
         self._some.set()
         self._moved.set()
         while self._waiting:
-            await self._put_back(self._waiting.popleft(), delay)
+            await self._put_back(self._waiting.popleft())
         if not await self.drain(drain):
             for delivery in self._desk.bound:
-                await self._put_back(delivery, delay)
+                await self._put_back(delivery)
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)

@@ -2,12 +2,15 @@
 
 The plane may be down for as long as it likes: fetching goes on with growing waits, words about copies are kept and said
 when it is back, up to a bound. Whatever gets lost on the way comes again, because only an ack that arrived ends a copy.
+The intake names itself by a session, and says now and then that it still has its copies: those of a process that died
+are given to the next one without waiting for their ack wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -23,13 +26,18 @@ from sidecar.rails.endpoint.codes import CallError, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT, MAX_BATCH, MAX_SETTLED
 from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.frames import BadFrame, Frame, read_frame
-from sidecar.rails.messaging.held import Word
+from sidecar.rails.messaging.held import Held, Word
 from sidecar.rails.messaging.intake import ROLE_BATCH, IntakeRefused, Source
 from sidecar.rails.messaging.pacing import Backoff, Batching
 
 WAIT_SECONDS: Final = 20.0
 """How long one fetch waits for a first copy: less than half of an ack wait, because the copy counts as old as that."""
 CALL_SECONDS: Final = 5.0
+END_SECONDS: Final = 2.0
+"""How long the end of the reading waits for the plane to hear of it."""
+HOLD_SECONDS: Final = 3.0
+"""How often an intake with copies says that it has them. The plane gives them to a newer process after eight seconds
+without a word."""
 FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
 MAX_WORDS: Final = 4096
 """Words that wait for the plane. Above it the oldest is lost, and its copy comes again."""
@@ -65,6 +73,7 @@ class MediatedIntake(Source):
         wait: float = WAIT_SECONDS,
         clock: Callable[[], Now] = system_now,
         chance: Callable[[], float] = random.random,
+        entropy: Callable[[int], bytes] = os.urandom,
         metrics: Metrics | None = None,
         log: Log | None = None,
     ) -> None:
@@ -72,6 +81,9 @@ class MediatedIntake(Source):
         super().__init__(durable, most, clock, metrics, log)
         self._connection, self._caller = connection, caller
         self._wait, self._chance = wait, chance
+        self._session = entropy(16).hex()
+        self._held: dict[str, Now] = {}
+        self._holder: asyncio.Task[None] | None = None
         self._batching = Batching(most)
         self._words: deque[_Item] = deque()
         self._some = asyncio.Event()
@@ -80,7 +92,8 @@ class MediatedIntake(Source):
 
     def _about(self) -> dict[str, JsonValue]:
         role: dict[str, JsonValue] = {"role": self.durable.role} if self.durable.role else {}
-        return {"source": self.durable.source.value, **role}
+        session: dict[str, JsonValue] = {"session": self._session} if self._session else {}
+        return {"source": self.durable.source.value, **session, **role}
 
     # ---- reading ----
 
@@ -97,6 +110,7 @@ class MediatedIntake(Source):
             backoff.succeeded()
             self._recovered()
             self._batching.came(len(frames))
+            self._holds(frames, asked)
             for frame in frames:
                 await self._put(frame, asked)  # the broker may have given it out as soon as it was asked for
             await self._queue.join()  # the next batch is not to wait here with its ack wait running
@@ -137,10 +151,35 @@ class MediatedIntake(Source):
             self._log.info("messaging_fetch_resumed", source=self.durable.source.value)
         self._failing = False
 
+    # ---- what it has ----
+
+    def _holds(self, frames: list[Frame], came: Now) -> None:
+        self._held |= {frame.token: came for frame in frames}
+        if frames and self._holder is None:
+            self._holder = asyncio.create_task(self._hold())
+
+    async def _hold(self) -> None:
+        """Say from time to time that this process has copies and lives."""
+        while True:
+            await asyncio.sleep(HOLD_SECONDS)
+            now = self._clock()
+            self._held = {token: came for token, came in self._held.items() if Held(came).fresh(now)}
+            if not self._held:
+                continue
+            items: list[JsonValue] = [{"token": next(iter(self._held)), "how": "hold"}]
+            with contextlib.suppress(CallError):  # the plane is away: it will have forgotten who held what
+                await self._caller.call(
+                    DELIVERY_ENDPOINT, "settle", {**self._about(), "items": items}, seconds=CALL_SECONDS
+                )
+
     # ---- settling ----
 
     async def say(self, frame: Frame, word: Word, delay: float) -> bool:
         """Queue a word for the plane. A renewal returns when the plane has it or it got lost; the others at once."""
+        if word is Word.RENEW:
+            self._held[frame.token] = self._clock()
+        else:
+            self._held.pop(frame.token, None)
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         if len(self._words) >= MAX_WORDS:
             self._lost(self._words.popleft())
@@ -192,12 +231,23 @@ class MediatedIntake(Source):
         self._settled(item.word, "lost")
         _finish(item, said=False)
 
+    async def stop(self) -> None:
+        """Read no more. The plane is told, so that a fetch that still waits there keeps no copy from the next one."""
+        if self._pump is not None and self._session:
+            self._pump.cancel()
+            with contextlib.suppress(CallError):
+                args: dict[str, JsonValue] = {**self._about(), "items": [], "end": True}
+                await self._caller.call(DELIVERY_ENDPOINT, "settle", args, seconds=END_SECONDS)
+            self._session = ""  # what is said from now on is no word of a reader
+        await super().stop()
+
     async def close(self) -> None:
         """Stop for good; the words that wait are said once more, for a bounded time."""
         await super().close()
-        if self._settler is not None:
-            self._settler.cancel()
-            await asyncio.gather(self._settler, return_exceptions=True)
+        for task in (self._holder, self._settler):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CALL_SECONDS):
                 while self._words and await self._flush():

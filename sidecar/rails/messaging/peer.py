@@ -239,7 +239,7 @@ class Peer:
     def _intake(self, durable: Durable) -> Intake:
         seen: dict[str, Any] = {"clock": self._clock, "metrics": self.metrics, "log": self._log}
         if self.identity.form is Form.MEDIATED:
-            return MediatedIntake(self.connection, self._caller, durable, **seen)
+            return MediatedIntake(self.connection, self._caller, durable, entropy=self._entropy, **seen)
         return RawIntake(self.connection, durable, **seen)
 
     # ---- sending ----

@@ -38,14 +38,16 @@ def compose(plane: Plane, lease: Lease, service: Service, *, more: Sequence[Loop
     desk = AnycastDesk(plane)
     copies = _Copies(plane)
     handlers = {**copies.handlers, **desk.handlers}
-    if plane.mediated:
-        handlers |= Mediated(plane, desk.epoch_or_refusal).handlers
+    reads = Mediated(plane, desk.epoch_or_refusal) if plane.mediated else None
+    if reads is not None:
+        handlers |= reads.handlers
     held = [
         Loop("backstop", copies.run),
         Loop("takes", desk.serve),
         Loop("notices", desk.tell),
         Loop("sweep", desk.sweep_for_ever),
         Loop("endpoint", _Endpoint(plane, service, handlers).run),
+        *([] if reads is None else [Loop("reclaim", reads.reclaim_for_ever)]),
         *more,
     ]
     return DeliveryPlane(plane, lease, always=[Loop("liveness", _Liveness(plane, lease).run)], held=held)

@@ -2,14 +2,15 @@
 
 The caller is the authenticated sender of the request and nobody else: its durables are named by its own lifecycle, and
 what depends on a list of it (channels, roles) is judged by its current read-ACL row. Nothing is acked here but by
-``settle``: a copy whose answer was lost comes again when its ack wait is over. Tokens are the numbers of an ack
-subject, so that a restart of the plane forgets nothing.
+``settle``: a copy whose answer was lost comes again when its ack wait is over, or sooner, when a newer process of the
+member reads (``sessions``). Tokens are the numbers of an ack subject, so that a restart of the plane forgets nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ from sidecar.rails.planes.delivery.history import HistoryReader
 from sidecar.rails.planes.delivery.lease import InvalidLease, LeaseRow
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.planes.delivery.pulls import Durable, Puller
+from sidecar.rails.planes.delivery.sessions import Reader, Sessions
 from sidecar.rails.space.acl import AclRow, InvalidRow
 
 BATCH_BYTES: Final = 256 * 1024
@@ -41,6 +43,10 @@ _MAX_HEADERS, _MAX_HEADER = 64, 8192
 """What the contract of a frame holds."""
 _FRAME_MARGIN: Final = 256
 _NANO_PER_MS: Final = 1_000_000
+HOLD: Final = "hold"
+"""What a process says of a copy that it still has. It is for the plane alone: the broker hears nothing of it."""
+SWEEP_SECONDS: Final = 1.0
+"""How often it is looked for copies of processes that are gone."""
 _HOW: Final = {"ack": headers.ACK, "nak": headers.NAK, "term": headers.TERM, "renew": headers.PROGRESS}
 _TROUBLE: Final = (ConnectionFault, Unreadable, TimeoutError)
 T = TypeVar("T")
@@ -80,6 +86,7 @@ class Mediated:
         self._registry = Shared(KeyValue(plane.connection, buckets.CHANNELS, plane.space).read_all)
         self._roster = Shared(KeyValue(plane.connection, buckets.PRESENCE, plane.space).read_all)
         self._puller = Puller(plane.connection)
+        self._sessions = Sessions()
         self._history = HistoryReader(plane, self._puller)
 
     @property
@@ -109,6 +116,8 @@ class Mediated:
         durable = await self._durable(called.lifecycle, source, role)
         seconds = _wait(int(args["waitMs"]), called.deadline_ms)
         begun = self._plane.clock().mono
+        session, reader = args.get("session", ""), Reader(durable, called.lifecycle)
+        turn = self._sessions.spoke(reader, session, begun) if session else 0
         try:
             frames = await self._puller.gather(durable, int(args["batch"]), seconds, BATCH_BYTES)
         except NoResponders:
@@ -122,7 +131,14 @@ class Mediated:
             except Refusal:
                 await self._give_back(durable, frames)
                 raise
-        return {"frames": await self._fitting(durable, source, frames)}
+        if frames and self._sessions.superseded(reader, session, turn):  # who asked may be dead, and a newer one waits
+            self._plane.metrics.counter("delivery_frames_superseded", source).inc(len(frames))
+            await self._give_back(durable, frames)
+            return {"frames": []}
+        shown = await self._fitting(durable, source, frames)
+        copies = {frame.sequence: frame.token for frame in frames[: len(shown)]}
+        self._sessions.handed(reader, session, copies, self._plane.clock().mono)
+        return {"frames": shown}
 
     async def _fitting(self, durable: Durable, source: str, frames: Sequence[Frame]) -> list[JsonValue]:
         """Frames as far as they fit into one answer; the others are given back to the broker at once."""
@@ -142,6 +158,16 @@ class Mediated:
         self._plane.metrics.counter("delivery_frames_fetched", source).inc(len(shown))
         return shown
 
+    async def reclaim_for_ever(self, bound: asyncio.Event) -> None:
+        """Give back what processes hold that are gone, as far as newer ones of the same members read."""
+        bound.set()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for durable, token in self._sessions.abandoned(self._plane.clock().mono):
+                self._plane.metrics.counter("delivery_frames_reclaimed").inc()
+                with contextlib.suppress(ConnectionFault):  # the ack wait does the same
+                    await self._connection.send(acks.ack_subject(*durable, token), headers.NAK)
+
     async def _give_back(self, durable: Durable, frames: Sequence[Frame]) -> None:
         """Copies that are not handed out, for the broker to deliver again; what fails comes after the ack wait."""
         for frame in frames:
@@ -158,13 +184,21 @@ class Mediated:
         args = _members(called.args)
         source, role = _source(args)
         durable = await self._durable(called.lifecycle, source, role)
-        items = args["items"]
+        items, now = args["items"], self._plane.clock().mono
+        if session := args.get("session"):
+            reader = Reader(durable, called.lifecycle)
+            if args.get("end"):
+                self._sessions.ended(reader, session)
+            else:
+                self._sessions.spoke(reader, session, now)
         settled = await asyncio.gather(*(self._settle(durable, item) for item in items))
         self._plane.metrics.counter("delivery_settled", source, "confirmed").inc(sum(settled))
         self._plane.metrics.counter("delivery_settled", source, "unconfirmed").inc(len(settled) - sum(settled))
         return {"settled": list(settled)}
 
     async def _settle(self, durable: Durable, item: Mapping[str, Any]) -> bool:
+        if item["how"] == HOLD:
+            return True
         body = _HOW[item["how"]]
         if item["how"] == "nak" and item.get("delayMs"):
             body += b" " + json.dumps({"delay": item["delayMs"] * _NANO_PER_MS}).encode()
@@ -173,6 +207,8 @@ class Mediated:
             await self._connection.request(subject, body, seconds=ACK_SECONDS)
         except (InvalidName, *_TROUBLE):
             return False
+        sequence = acks.parse_tail(item["token"]).sequence
+        self._sessions.settled(durable, sequence, renewed=item["how"] == "renew", now=self._plane.clock().mono)
         return True
 
     async def _durable(self, lifecycle: Lifecycle, source: str, role: str) -> Durable:

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from sidecar.base.secret import Secret
-from sidecar.rails.names import InvalidName, Lifecycle, Principal, Template
+from sidecar.rails.names import (
+    InvalidName,
+    Lifecycle,
+    Principal,
+    Template,
+    api,
+    buckets,
+    consumers,
+    inboxes,
+    streams,
+)
 from sidecar.rails.names.errors import excerpt
 from sidecar.rails.names.grants import covers
 from sidecar.rails.names.principals import TAG_FORM, TAG_LIFECYCLE, TAG_ROLE, TAG_SPACE
-from sidecar.rails.names.subjects import CHAT
+from sidecar.rails.names.subjects import CHAT, INST
 from sidecar.rails.names.tokens import TAIL, policy_channel
 from sidecar.rails.space.claims import UserClaims
 from sidecar.rails.space.creds import Creds, InvalidCreds, parse_creds
@@ -23,6 +34,21 @@ from sidecar.rails.space.holder import Form
 
 _PROBE: Final = "x"
 """A channel that cuts a chat row in two: what is before it, and nothing behind it."""
+
+
+class Stance(StrEnum):
+    """What a credential makes its holder on the messaging plane, as its permission rows tell."""
+
+    MEMBER = "member"
+    """It joins channels, and has durables of its own."""
+    OBSERVER = "observer"
+    """It reads every post and has no durables (CB-61)."""
+    ADMIN = "admin"
+    """It reads every message (CB-71)."""
+    SENDER = "sender"
+    """It sends, and receives nothing (CB-105)."""
+    DM_READER = "dm-reader"
+    """It reads its own direct messages and nothing else (C8-36)."""
 
 
 class NoIdentity(InvalidCreds):
@@ -49,6 +75,7 @@ class Identity:
     readable: tuple[str, ...]
     postable: tuple[str, ...]
     expires_at: int
+    stance: Stance = Stance.MEMBER
 
     @classmethod
     def from_creds(cls, text: Secret | bytes) -> Identity:
@@ -88,6 +115,7 @@ class Identity:
                 claims.permissions.publish.allow, lambda one: CHAT.filter(space=space, **own, channel=one)
             ),
             expires_at=expires_at,
+            stance=_stance(space, principal, claims),
         )
 
     @property
@@ -113,6 +141,22 @@ class Identity:
     def may_post(self, channel: str) -> bool:
         """Whether the post list holds the channel."""
         return any(covers(entry, channel) for entry in self.postable)
+
+
+def _stance(space: str, principal: Principal, claims: UserClaims) -> Stance:
+    publish, subscribe = claims.permissions.publish.allow, claims.permissions.subscribe.allow
+    reader = consumers.HISTORY_READER.build(reader=claims.subject, slot=0)
+    if _any_covers(publish, api.CONSUMER_DELETE.build(stream=streams.CHAT.stream(space), consumer=reader)):
+        return Stance.ADMIN if _any_covers(subscribe, INST.subtree(space=space)) else Stance.OBSERVER
+    own = {"owner": principal.owner, "actor": principal.actor}
+    if not _any_covers(publish, buckets.PRESENCE.subject(space, buckets.PRESENCE_KEY, **own)):
+        return Stance.DM_READER
+    inbox = inboxes.INBOX.subtree(connection=claims.subject)
+    return Stance.MEMBER if any(row != inbox for row in subscribe) else Stance.SENDER
+
+
+def _any_covers(rows: Iterable[str], subject: str) -> bool:
+    return any(covers(row, subject) for row in rows)
 
 
 def _single(template: Template, tags: Iterable[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sidecar.base.secret import Secret
-from sidecar.rails.messaging.identity import Identity, NoIdentity, OtherPrincipal
+from sidecar.rails.messaging.identity import Identity, NoIdentity, OtherPrincipal, Stance
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import InvalidCreds, format_creds
@@ -53,6 +53,21 @@ def test_a_client_adopts_what_its_credential_names(trust: SpaceTrust, form: Form
         "main", form, ALICE, KEY.public, ("r1", "r-2"), ("general", "team.>", "x.*"), ("general", "a.b"), NOW + 600
     )
     assert found.principal.dot == "local.alice"
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize(
+    ("profile", "stance"),
+    [
+        (Profile.AGENT, Stance.MEMBER),
+        (Profile.OBSERVER, Stance.OBSERVER),
+        (Profile.ADMIN, Stance.ADMIN),
+        (Profile.OPERATOR, Stance.SENDER),
+        (Profile.DM_READER, Stance.DM_READER),
+    ],
+)
+def test_the_grants_say_what_a_holder_is(trust: SpaceTrust, form: Form, profile: Profile, stance: Stance) -> None:
+    assert issued(trust, profile, form=form).stance is stance
 
 
 def test_a_member_without_lists_reads_and_posts_nothing(trust: SpaceTrust) -> None:

@@ -159,10 +159,13 @@ def _space(path: str | None) -> str:
         raise InvalidLink(Problem.SPACE, "the space is missing: it stands behind the host and a /")
     if "/" in path:
         raise InvalidLink(Problem.SPACE, "a space is one name; there is more behind it")
+    if "@" in path:
+        # What stands in front of it would be taken for a host, and a part of the password for a public name.
+        raise InvalidLink(Problem.SPACE, "there is an @ behind the host; a / in a login is written %2F")
     try:
         return space_token(_decoded(path, Problem.SPACE))
-    except InvalidName as error:
-        raise InvalidLink(Problem.SPACE, str(error)) from None
+    except InvalidName:
+        raise InvalidLink(Problem.SPACE, "the space is no name of a space") from None
 
 
 def _userinfo(text: str | None) -> tuple[Secret | None, str | None, Secret | None]:
@@ -193,8 +196,8 @@ def _channels(query: str | None) -> tuple[str, ...]:
     names = [one.strip() for one in listed.split(",")]
     try:
         channels = tuple(dict.fromkeys(policy_channel(one) for one in names if one))
-    except InvalidName as error:
-        raise InvalidLink(Problem.CHANNEL, str(error)) from None
+    except InvalidName:
+        raise InvalidLink(Problem.CHANNEL, "a channel of the link is no channel or pattern") from None
     if len(channels) > MAX_CHANNELS:
         raise InvalidLink(Problem.CHANNEL, f"a link has at most {MAX_CHANNELS} channels")
     return channels

@@ -400,8 +400,8 @@ async def _known(system: Client, info: SpaceInfo) -> Token | None:
 def _monitored(address: str, seconds: float) -> dict[str, Any]:
     """The figures that a monitoring endpoint gives to anybody."""
     parts = urlsplit(address)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ValueError("a monitoring address is http://HOST:PORT")
+    if parts.scheme != "http" or not parts.hostname or parts.username is not None:
+        raise ValueError("a monitoring address is http://HOST:PORT, without user or password")
     connection = http.client.HTTPConnection(parts.hostname, parts.port or 8222, timeout=seconds)
     try:
         connection.request("GET", "/varz")

@@ -27,7 +27,13 @@ SUBCOMMANDS: Final = {
 }
 """Module ``sidecar.cli.NAME`` has the command as ``command``; the text stands here so that help loads none of them."""
 
-_KEY_LIKE: Final = re.compile(r"(?<!sha256:)(?<![0-9A-Fa-f])[0-9A-Fa-f]{64,}")
+_SECRET_LIKE: Final = (
+    (re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]+"), "(a token)"),
+    (re.compile(r"(?<=://)[^\s/@]+(?:/[^\s@]*)?(?=@)"), "(a login)"),
+    (re.compile(r"(?<![A-Z2-7])S[A-Z2-7]{57}(?![A-Z2-7])"), "(the seed of an nkey)"),
+    (re.compile(r"(?<!sha256:)(?<![0-9A-Fa-f])[0-9A-Fa-f]{64,}"), "(64 hex digits)"),
+)
+"""What looks like a secret in something that was typed, and what stands in its place."""
 
 REFUSED: Final = 1
 USAGE: Final = 2
@@ -114,7 +120,9 @@ def _click_text(error: click.ClickException) -> str:
     if not isinstance(error, click.UsageError):
         return error.format_message()
     # click quotes what was typed. A private key pasted as an argument is bad enough without a copy in a log.
-    text = _KEY_LIKE.sub("(64 hex digits)", error.format_message())
+    text = error.format_message()
+    for secret, instead in _SECRET_LIKE:
+        text = secret.sub(instead, text)
     return text if error.ctx is None else f"{text.rstrip('.')}; see: {error.ctx.command_path} --help"
 
 

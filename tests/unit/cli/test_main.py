@@ -308,3 +308,31 @@ def test_whatever_stream_is_closed_no_file_is_opened_in_its_place(tmp_path: Path
 def test_a_closed_standard_error_takes_nothing_away() -> None:
     done = shell("$S coordinator explain 0000000151 2>&-; $S nonsense 2>&-; echo $?")
     assert done.stdout.endswith("1 frame, 1 fault\n2\n")
+
+
+SEED = "SU" + "A2B3C4D5" * 7
+TOKEN = f"eyJ{'a' * 40}.{'b' * 60}.{'c' * 86}"
+"""In place of a user's token: three parts in base64url."""
+
+
+@pytest.mark.parametrize(
+    ("typed", "secret", "instead"),
+    [
+        (SEED, SEED, "(the seed of an nkey)"),
+        (TOKEN, TOKEN, "(a token)"),
+        ("ab" * 32, "ab" * 32, "(64 hex digits)"),
+        ("cotal://ann:pass-word@host:4222/main", "pass-word", "cotal://(a login)@host:4222/main"),
+        ("cotals://ann:pass/word@host/main", "word", "cotals://(a login)@host/main"),
+        ("nats://s3cret@host", "s3cret", "nats://(a login)@host"),
+    ],
+)
+def test_a_secret_that_was_typed_is_not_said_again(
+    typed: str, secret: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arguments are public already; a log that keeps what a command said is another copy."""
+    with pytest.raises(SystemExit) as ended:
+        main(["space", "list", typed])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert secret not in said
+    assert instead in said

@@ -3,7 +3,7 @@
 Every event word has its own rate limit, so that a flood of one kind of line (a peer that reconnects in a loop) neither
 fills a disk nor hides the others; the next line of that kind says how many were left out. Only plain values are
 printed: byte strings are shown by their length alone and everything else by its type, so that no key, nonce, proof or
-payload can slip through.
+payload can slip through. Texts and lists are cut: what a peer has written as long as it likes stays one short line.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum, IntEnum
+from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
+
+LONGEST_TEXT: Final = 1000
+"""Characters of one text in a line."""
+MOST_ITEMS: Final = 32
+"""Items of one list, and members of one mapping, in a line."""
 
 
 class Level(IntEnum):
@@ -55,19 +61,26 @@ def plain(value: object) -> object:
     """What of a value may stand in a log line."""
     if isinstance(value, Enum):
         return value.name
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        return _cut(value)
+    if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Path):
-        return str(value)
+        return _cut(str(value))
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {value}"
+        return _cut(f"{type(value).__name__}: {value}")
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        rest = [f"... {len(value)} in all"] if len(value) > MOST_ITEMS else []
+        return [plain(item) for item in value[:MOST_ITEMS]] + rest
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {_cut(str(name)): plain(item) for name, item in islice(value.items(), MOST_ITEMS)}
     return f"<{type(value).__name__}>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
 
 
 class Log:

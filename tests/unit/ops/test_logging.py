@@ -95,6 +95,25 @@ def test_no_secret_and_no_raw_bytes_reach_a_line() -> None:
         assert "<32 bytes>" in text
 
 
+def test_what_a_peer_has_written_at_length_is_cut() -> None:
+    stream = io.StringIO()
+    Log(stream, mono=Clock()).warning(
+        "refused",
+        text="x" * 100_000,
+        path=Path("y" * 100_000),
+        error=ValueError("z" * 100_000),
+        many=["item"] * 1000,
+        members={f"name {number}": number for number in range(1000)},
+        names={"n" * 100_000: 1},
+    )
+    (line,) = lines(stream)
+    assert line["text"] == "x" * 1000 + "... (100000 characters)"
+    assert line["many"] == ["item"] * 32 + ["... 1000 in all"]
+    assert isinstance(line["members"], dict)
+    assert len(line["members"]) == 32
+    assert len(stream.getvalue()) < 8_000
+
+
 def test_a_log_that_cannot_be_written_never_raises() -> None:
     stream = io.StringIO()
     stream.close()

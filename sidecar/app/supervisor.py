@@ -26,10 +26,12 @@ class ChildFailed(Exception):  # noqa: N818 - names what happened
 
 
 def die_with_parent(parent: int) -> None:
-    """Runs in the child before exec: a killed supervisor takes its children down in order, not as orphans.
+    """Runs in the child before exec: a killed supervisor takes its children down in order, not as orphans. What the
+    child writes is its owner's alone: the broker's store holds every message.
 
     ``parent`` is the supervisor's pid. Killed before the request reached the kernel it can send no signal any more.
     """
+    os.umask(0o077)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGTERM)

@@ -125,6 +125,26 @@ async def test_renewed_creds_have_the_key_and_the_lifecycle_of_before(broker: Sp
         renew(broker.directory, SPACE, local("bob"))
 
 
+@pytest.mark.req("C13.3-02", "C9-44")
+async def test_what_a_redirected_read_put_in_place_of_a_read_list_hinders_no_change_and_no_end(
+    broker: SpaceBroker,
+) -> None:
+    async with opened(broker) as space:
+        life = (await add(space, agent())).record.lifecycle
+        async with await root(broker, space) as hand:
+            for then in (add(space, agent(roles=())), revoke(space, local("alice"))):
+                forged = {"Nats-Stream": "KV_cotal_presence_main", "Nats-Subject": "$KV.cotal_presence_main.local.eve"}
+                subject = f"$KV.cotal_acl_main.{life.dot}"
+                await hand.client.request(subject, b"no row", timeout=EVENT_SECONDS, headers=forged)
+                assert (await read_row(space.client, SPACE, life))[0] is None
+                info = await then
+                row, _ = await read_row(space.client, SPACE, life)
+                if info.record.stage is Stage.ACTIVE:
+                    assert row is not None
+                    assert (row.allow_subscribe, row.roles) == (("general", "team.>"), ())
+        assert info.record.stage is Stage.ENDED
+
+
 @pytest.mark.req("C8-33", "C8-35", "C8-30", "CB-74", "CB-76", "CD-03", "CD-04")
 async def test_a_successor_sees_nothing_of_the_life_before_nor_of_the_gap(broker: SpaceBroker) -> None:
     async with opened(broker) as space:

@@ -229,15 +229,20 @@ class KeyWatch:
         """Set when the values that were there at the begin have been handed out."""
 
     async def next(self) -> Entry:
-        """The next change. A lost link or a silent consumer is healed inside; raises what OrderedWatch raises."""
-        while _stored((message := await self._watch.next()).headers or ()):
+        """The next change. A lost link or a silent consumer is healed inside; raises what OrderedWatch raises.
+
+        A redirected read in the place of a value comes as a marker, as reads of the bucket have it: whoever waits for
+        the newest revision gets there."""
+        message = await self._watch.next()
+        said, meta = message.headers or {}, message.metadata
+        redirected = _stored(said)
+        if redirected:
             self._connection.record_redirected()
-        meta = message.metadata
         return Entry(
             message.subject[len(self._prefix) :],
-            message.data,
+            b"" if redirected else message.data,
             meta.sequence.stream,
-            _marks(message.headers or {}),
+            redirected or _marks(said),
             int(meta.timestamp.timestamp() * 1000),
         )
 

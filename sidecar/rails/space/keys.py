@@ -15,6 +15,7 @@ from sidecar.rails.space.asking import SECONDS, BrokerRefused, ask
 _NO_MESSAGE: Final = 10037
 _WRONG_LAST: Final = 10071
 _OPERATION: Final = headers.KV_OPERATION.encode()
+_STORED_IN: Final = headers.STREAM.lower().encode()
 _ENDED: Final = tuple(one.encode() for one in headers.KV_MARKERS)
 
 
@@ -24,7 +25,8 @@ class Changed(Exception):  # noqa: N818 - what happened
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What stands at a key: ``value`` None for one that was deleted, whose ``revision`` the next write still names."""
+    """What stands at a key: ``value`` None for one that was deleted, whose ``revision`` the next write still names. What
+    a redirected read has put there is no value either (C13.3-02)."""
 
     value: bytes | None
     revision: int
@@ -53,9 +55,9 @@ async def read_key(client: Client, stream: str, subject: str, *, seconds: float 
 
 
 def _deleted(told: bytes) -> bool:
-    """Whether the headers are those of a delete marker."""
-    lines = (line.partition(b":") for line in told.split(b"\r\n"))
-    return any(name.strip() == _OPERATION and what.strip() in _ENDED for name, _, what in lines)
+    """Whether the headers are those of a delete marker, or of the answer to somebody's Direct Get."""
+    lines = [(name.strip(), what.strip()) for name, _, what in (line.partition(b":") for line in told.split(b"\r\n"))]
+    return any((name == _OPERATION and what in _ENDED) or name.lower() == _STORED_IN for name, what in lines)
 
 
 async def write_key(client: Client, subject: str, value: bytes, revision: int, *, seconds: float = SECONDS) -> int:

@@ -17,6 +17,7 @@ from sidecar.rails.planes.delivery.loop import HELD_BYTES, Point
 from sidecar.rails.planes.delivery.membership import Writer, joined
 from tests.e2e.delivery_rig import CHAT, DLV, INBOX, Daemon, Rig, rig, root, store_of, until
 from tests.e2e.durable_reads import document, life
+from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -358,6 +359,34 @@ async def test_a_hand_off_waits_for_what_was_stored_before_it(here: Rig, late: s
         behind.open.set()
         await daemon.idle()
         assert await ids(here, actor) == []
+
+
+@pytest.mark.req("C7-30", "C8-42")
+async def test_a_plane_that_stood_still_between_its_decision_and_the_copy_sends_nothing(here: Rig) -> None:
+    """As one does that is stopped (SIGSTOP) for longer than its lease, while another plane narrows and serves."""
+    await here.acl("still", "team.>")
+    async with here.daemon() as daemon, here.author() as alice:
+        await daemon.join("still", "team.still")
+        decided, awake = asyncio.Event(), asyncio.Event()
+        reader = daemon.backstop.reader
+        dressed = reader.dressed
+
+        async def asleep(copy: Any) -> Any:
+            decided.set()
+            await awake.wait()
+            return await dressed(copy)
+
+        setattr(reader, "dressed", asleep)  # noqa: B010 - where the process is stopped
+        await alice.post("team.still", "before")
+        async with asyncio.timeout(EVENT_SECONDS):
+            await decided.wait()
+        await here.acl("still")
+        daemon.later = 3_600.0
+        awake.set()
+        await daemon.idle()
+        assert await store_of(here, "still") == []
+        assert daemon.count("delivery_retries")[("reader", "stale")] == 1
+        assert daemon.count("delivery_dropped")[("reader", "acl")] == 1
 
 
 @pytest.mark.req("C8-54")

@@ -60,7 +60,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "sidecar_delivery_retries",
         Kind.COUNTER,
         "Posts and copies given back to the broker, to be carried again.",
-        (_LOOP, one_of("reason", "refused", "timeout", "link")),
+        (_LOOP, one_of("reason", "refused", "timeout", "link", "stale")),
     ),
     Metric(
         "sidecar_delivery_pending",

@@ -25,8 +25,8 @@ class Changed(Exception):  # noqa: N818 - what happened
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What stands at a key: ``value`` None for one that was deleted, whose ``revision`` the next write still names. What
-    a redirected read has put there is no value either (C13.3-02)."""
+    """What stands at a key: ``value`` None for one that was deleted, whose ``revision`` the next write still names.
+    What a redirected read has put there is no value either (C13.3-02)."""
 
     value: bytes | None
     revision: int

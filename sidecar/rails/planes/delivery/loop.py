@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -36,7 +37,12 @@ PULL: Final = READER_MAX_ACK_PENDING // 2
 PULL_BYTES: Final = 16 * 1024 * 1024
 HELD_BYTES: Final = 32 * 1024 * 1024
 """Payload that is held for messages on their way; above it no more are read."""
-AGAIN_SECONDS: Final = {Ending.REFUSED: 2.0, Ending.TIMEOUT: 0.5, Ending.LINK: 0.0}
+FRESH_SECONDS: Final = 2.0
+"""A look at memberships, lists and the registry that is older serves no further decision."""
+STALE_SECONDS: Final = 10.0
+"""What was decided by an older look is not sent any more, where it decides who reads (``CopyLoop.fresh``): the process
+may have stood still, and another one may hold the lease since."""
+AGAIN_SECONDS: Final = {Ending.REFUSED: 2.0, Ending.TIMEOUT: 0.5, Ending.LINK: 0.0, Ending.STALE: 0.0}
 """After which delay the broker gives a message again whose copy was not stored."""
 LOOK_SECONDS: Final = 10.0
 """How often the pending messages are asked for while nothing comes."""
@@ -125,6 +131,7 @@ class CopyLoop(ABC):
         self._pipeline = Pipeline(plane, label)
         self._waiting: deque[Held] = deque()
         self._in_hand: dict[int, int] = {}
+        self._looked = -math.inf
         self._bytes = 0
         self._highest = 0
         self._pending = 0
@@ -236,9 +243,20 @@ class CopyLoop(ABC):
             self._show(self._pending + len(self._in_hand))
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             await self._reached(Point.PULLED)
-            await self._insisted(self.ready)
+            self._looked = -math.inf
             for held in batch:
+                if self._age() > FRESH_SECONDS:
+                    await self._insisted(self._ready)
                 await self._carry(held, self.judge(held))
+
+    async def _ready(self) -> None:
+        """Become current; the look is as old as the question."""
+        asked = self.plane.clock().mono
+        await self.ready()
+        self._looked = asked
+
+    def _age(self) -> float:
+        return self.plane.clock().mono - self._looked
 
     async def _carry(self, held: Held, verdict: Verdict) -> None:
         if isinstance(verdict, Drop):
@@ -267,6 +285,9 @@ class CopyLoop(ABC):
                 break
             except Unanswered:
                 await asyncio.sleep(_PAUSE)
+        if self.fresh and self._age() > STALE_SECONDS:
+            self._told(job, copy, Ending.STALE)
+            return
         if len(data) + header_bytes(dressed) > self.plane.connection.max_payload:
             # The broker would end the connection of whoever sends it.
             self._dropped("too_large")
@@ -293,6 +314,8 @@ class CopyLoop(ABC):
 
     counter = "delivery_copies"
     """What counts copies by why they were made."""
+    fresh = False
+    """Whether a copy is only sent by a decision of the last seconds; else its next reader decides again."""
 
     def _dropped(self, reason: str) -> None:
         self.plane.metrics.counter("delivery_dropped", self.label, reason).inc()

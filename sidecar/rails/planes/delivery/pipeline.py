@@ -33,6 +33,8 @@ class Ending(StrEnum):
     REFUSED = "refused"
     TIMEOUT = "timeout"
     LINK = "link"
+    STALE = "stale"
+    """It was not sent: what allowed it was decided too long ago."""
 
 
 Told = Callable[[Ending], None]

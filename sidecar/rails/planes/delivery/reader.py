@@ -89,6 +89,7 @@ class Reader(CopyLoop):
     """The durable ``reader`` on INBOX."""
 
     counter = "delivery_handed_off"
+    fresh = True
 
     def __init__(self, plane: Plane, members: Members, acl: Acl, *, at: At | None = None) -> None:
         pattern = subjects.DINBOX.subtree(space=plane.space)

@@ -130,12 +130,26 @@ class Channels:
             return join
 
     async def _subscribe(self, channel: Channel) -> None:
-        """Watermark, then subscription (C7-20, C7-21). A frontier that cannot be read keeps nobody from joining."""
-        with contextlib.suppress(HistoryUnreadable, HistoryNotGranted, ConnectionFault, TimeoutError):
-            async with asyncio.timeout(WATERMARK_SECONDS):
-                channel.marks.begin(await self._history.frontier())
+        """Watermark, then subscription (C7-20, C7-21). A frontier that cannot be read keeps nobody from joining.
+
+        The frontier behind the subscription says where history ends and what is live begins: nothing that is posted
+        after the join is shown as history (C7-24).
+        """
+        watermark = await self._frontier()
+        if watermark is not None:
+            channel.marks.begin(watermark)
         subject = CHAT.filter(space=self._space, channel=channel.name)
         channel.subscribed(await self._connection.subscribe(subject))
+        end = None if watermark is None else await self._frontier()
+        if end is not None:
+            channel.marks.ends(end)
+
+    async def _frontier(self) -> int | None:
+        """The end of CHAT; None when it cannot be read in time."""
+        with contextlib.suppress(HistoryUnreadable, HistoryNotGranted, ConnectionFault, TimeoutError):
+            async with asyncio.timeout(WATERMARK_SECONDS):
+                return await self._history.frontier()
+        return None
 
     async def _enrol(self, channel: Channel) -> None:
         """One attempt at everything beyond the subscription."""

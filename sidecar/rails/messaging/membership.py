@@ -168,7 +168,7 @@ class Marks:
     the next one is read: what was stored before the first has long come in by then.
     """
 
-    __slots__ = ("_latest", "_safe", "gap", "watermark")
+    __slots__ = ("_latest", "_safe", "end", "gap", "watermark")
 
     def __init__(self) -> None:
         self.watermark: int | None = None
@@ -177,6 +177,8 @@ class Marks:
         self._latest: int | None = None
         self.gap: int | None = None
         """Everything behind this sequence is to be read again; None: nothing is missing."""
+        self.end: int | None = None
+        """Up to where that is, where it is known: everything later came live."""
 
     @property
     def known(self) -> bool:
@@ -195,11 +197,19 @@ class Marks:
             self._latest = frontier
 
     def interrupted(self) -> None:
-        """Something may have been missed since the last mark that is safe."""
+        """Something may have been missed since the last mark that is safe, and nobody knows yet up to where."""
+        self.end = None
         if self.gap is None:
             self.gap = self._safe
 
+    def ends(self, frontier: int) -> None:
+        """A frontier that was read with the subscription in place: what is missing ends there."""
+        if self.gap is not None and frontier == self.gap:
+            self.read_up_to(frontier)
+        else:
+            self.end = frontier
+
     def read_up_to(self, frontier: int) -> None:
         """What was missing is read."""
-        self.gap = None
+        self.gap = self.end = None
         self._safe = self._latest = frontier

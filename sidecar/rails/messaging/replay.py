@@ -90,7 +90,8 @@ class Replay:
     async def _catch_up(self, channel: Channel, registry: Registry, gap: int) -> None:
         """What was stored since the last mark. A stream that ends before the mark is another one: all of it is read."""
         breaks = channel.breaks
-        frontier = await self._history.frontier()
+        end = channel.marks.end
+        frontier = await self._history.frontier() if end is None else end
         after = gap if frontier >= gap else 0
         targets = self._targets(channel, registry)
         if frontier > after:

@@ -147,3 +147,24 @@ def test_a_stream_that_ends_before_the_last_mark_is_another_one() -> None:
     marks.mark(7)
     marks.interrupted()
     assert marks.gap == 7
+
+
+@pytest.mark.req("C7-22", "C7-24")
+def test_what_is_missing_at_a_join_ends_where_the_subscription_stood() -> None:
+    marks = Marks()
+    marks.begin(7)
+    marks.interrupted()
+    marks.ends(9)
+    assert (marks.gap, marks.end) == (7, 9)
+    marks.interrupted()  # another break: nobody knows any more where it ends
+    assert (marks.gap, marks.end) == (7, None)
+    marks.ends(9)
+    marks.read_up_to(9)
+    assert (marks.gap, marks.end) == (None, None)
+    marks.interrupted()
+    assert marks.gap == 9
+    quiet = Marks()
+    quiet.begin(7)
+    quiet.interrupted()
+    quiet.ends(7)
+    assert (quiet.gap, quiet.end) == (None, None), "nothing came in between"

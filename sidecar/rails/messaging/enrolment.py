@@ -38,6 +38,8 @@ class SharedRegistry:
         """The registry as of a read that began after this call. Raises RegistryUnreadable."""
         if self._next is None:
             self._next = asyncio.create_task(self._read_after(self._running))
+            # Whoever asked may have been cancelled: then nobody takes what it ends with.
+            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._next)
 
     async def _read_after(self, running: asyncio.Task[Registry] | None) -> Registry:

@@ -65,6 +65,8 @@ class Shared(Generic[T]):
         """What the next read gives; raises what it raises."""
         if self._following is None:
             self._following = asyncio.create_task(self._after(self._running))
+            # Whoever asked may have been cancelled: then nobody takes what it ends with.
+            self._following.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._following)
 
     async def _after(self, running: asyncio.Task[T] | None) -> T:

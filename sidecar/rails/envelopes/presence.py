@@ -15,12 +15,17 @@ import orjson
 from sidecar.base.strictjson import JsonValue, NotJson, check_value, parse
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.message import check_display_name, check_principal
-from sidecar.rails.envelopes.schema import PRESENCE, Attention, ChannelMode, EndpointKind, Status
+from sidecar.rails.envelopes.schema import EXTENSION, PRESENCE, Attention, ChannelMode, EndpointKind, Status
 
 RUNTIME_SOURCE: Final = "endpoint-process"
 """The one value of ``runtime.source``; an observer shows any other as unsupported (C6-18)."""
 MAX_RECORD: Final = 256 * 1024
 """Bytes of a presence record that a reader parses."""
+RESERVED_META: Final = frozenset(
+    ("connector", "model", "provider", "host", "cwd", "repo", "branch", "head", "sessionKind", "sessionId", "terminal")
+)
+"""Keys of ``card.meta`` that the specification gives a meaning, all advisory (C6-27)."""
+TERMINALS: Final = ("stream", "none")
 _STATUSES: Final = {str(one): one for one in Status}
 _ATTENTION: Final = {str(one): one for one in Attention}
 _CHANNEL_MODES: Final = {str(one): one for one in ChannelMode}
@@ -106,6 +111,7 @@ def encode_presence(presence: Presence) -> bytes:
         raise EnvelopeError(*fault)
     check_principal("card.id", presence.card.id)
     check_display_name("card.name", presence.card.name)
+    _check_meta(presence.card.meta)
     if type(presence.ts) is not int or presence.ts < 0:
         raise EnvelopeError("ts", "is no whole number of milliseconds since 1970")
     if presence.status is Status.OFFLINE and presence.status_since is not None:
@@ -113,6 +119,16 @@ def encode_presence(presence: Presence) -> bytes:
     if presence.runtime is not None and not presence.runtime.supported:
         raise EnvelopeError("runtime.source", f"is not {RUNTIME_SOURCE}")
     return orjson.dumps(value)
+
+
+def _check_meta(meta: Mapping[str, JsonValue]) -> None:
+    """Keys without a dot are the specification's, and flat strings; others are named like extensions (C11-16, -17)."""
+    for key, value in meta.items():
+        if key in RESERVED_META:
+            if type(value) is not str or (key == "terminal" and value not in TERMINALS):
+                raise EnvelopeError(f"card.meta.{key}", "is not what the specification says of it")
+        elif EXTENSION.check(key) is not None:
+            raise EnvelopeError("card.meta", "has a key that is neither reserved nor a dotted name")
 
 
 def decode_presence(key: str, data: bytes) -> Presence:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+import sidecar
 from sidecar.base.strictjson import JsonError
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.presence import (
@@ -100,6 +103,11 @@ def test_the_members_of_a_record() -> None:
         ({"card": Card(ALICE, "alice", BOT)}, "card.kind"),
         ({"card": SMALL.card._replace(meta={"x": float("nan")})}, "card.meta.x"),
         ({"card": SMALL.card._replace(tags=("a", NONE))}, "card.tags[1]"),
+        ({"card": SMALL.card._replace(meta={"model": 5})}, "card.meta.model"),
+        ({"card": SMALL.card._replace(meta={"repo": {"url": "x"}})}, "card.meta.repo"),
+        ({"card": SMALL.card._replace(meta={"terminal": "tty"})}, "card.meta.terminal"),
+        ({"card": SMALL.card._replace(meta={"region": "north"})}, "card.meta"),
+        ({"card": SMALL.card._replace(meta={"com.acme.": "x"})}, "card.meta"),
         ({"status": "busy"}, "status"),
         ({"ts": 1.5}, "ts"),
         ({"ts": -1}, "ts"),
@@ -118,6 +126,29 @@ def test_what_is_not_written(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(EnvelopeError) as error:
         encode_presence(SMALL._replace(**changes))
     assert error.value.field == field
+
+
+@pytest.mark.req("C6-27", "C11-16", "C11-17")
+def test_reserved_keys_of_meta_are_flat_strings_and_others_have_a_domain() -> None:
+    names = ("connector", "model", "provider", "host", "cwd", "repo", "branch", "head", "sessionKind", "sessionId")
+    meta = {**dict.fromkeys(names, "x"), "terminal": "stream", "com.acme.region": {"any": ["thing"]}}
+    card = SMALL.card._replace(meta=meta)
+    assert json.loads(encode_presence(SMALL._replace(card=card)))["card"]["meta"] == meta
+    encode_presence(SMALL._replace(card=SMALL.card._replace(meta={"terminal": "none"})))
+
+
+@pytest.mark.req("C6-27", "C6-14")
+def test_nothing_but_envelopes_reads_meta_or_the_lifecycle_of_a_record() -> None:
+    """They are for a person to look at: no decision may hang on what somebody says of itself."""
+    root = Path(sidecar.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.parent.name in ("envelopes", "cli"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                of = ast.unparse(node.value).rpartition(".")[2]
+                assert (of, node.attr) != ("card", "meta"), path
+                assert (of, node.attr) != ("presence", "lifecycle_uid"), path
 
 
 @pytest.mark.req("C6-08", "C6-24")

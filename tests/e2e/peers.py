@@ -126,8 +126,8 @@ class Society:
             await peer.close(drain=0)
 
     @contextlib.asynccontextmanager
-    async def plane(self) -> AsyncIterator[Metrics]:
-        """The delivery plane, until the block ends."""
+    async def plane(self, url: str = "") -> AsyncIterator[Metrics]:
+        """The delivery plane, until the block ends; ``url`` when it does not come to the broker directly."""
         key = new_user(os.urandom)
         self._epoch += 1
         service = Service("d5" * 13, self._epoch, served(self.form))
@@ -139,7 +139,8 @@ class Society:
 
         metrics = Metrics()
         log = Log(self.said)
-        async with await Connection.open([self.town.broker.url], mint, policy=QUICK, watch=Watch(metrics)) as link:
+        urls = [url or self.town.broker.url]
+        async with await Connection.open(urls, mint, policy=QUICK, watch=Watch(metrics)) as link:
             plane = Plane(link, SPACE, self.form, life("delivery"), metrics, log)
             made = compose(plane, Lease(plane, os.urandom(16).hex()), service)
             running = asyncio.create_task(made.run())

@@ -202,5 +202,5 @@ async def test_a_reader_of_direct_messages_serves_no_role(here: Society) -> None
         assert answer == {"frames": []}
         with pytest.raises(CallRefused) as refused:
             await caller.call("delivery", "fetch", {"source": "role", "role": "reviewer", "batch": 1, "waitMs": 0})
-        assert refused.value.code is Code.PERMISSION_DENIED
+        assert refused.value.code == Code.PERMISSION_DENIED
         await caller.close()

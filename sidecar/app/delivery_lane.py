@@ -21,9 +21,9 @@ from sidecar.app.delivery_feed import feed_loop
 from sidecar.app.spaces import SpaceFailed, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
 from sidecar.base.strictjson import JsonError, parse
-from sidecar.ops.logging import Log
+from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection, ConnectionFault, Credentials, Watch
+from sidecar.rails.connection import Connection, Credentials, Watch
 from sidecar.rails.names import InvalidName, Lifecycle, Principal
 from sidecar.rails.names.principals import LOCAL_OWNER
 from sidecar.rails.names.tokens import GRAMMARS
@@ -32,7 +32,6 @@ from sidecar.rails.planes.delivery.daemon import STABLE_SECONDS, DeliveryPlane, 
 from sidecar.rails.planes.delivery.lease import Lease
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.space.creds import format_creds
-from sidecar.rails.space.grants import GrantRefused
 from sidecar.rails.space.holder import Form, Holder, Profile, Service
 from sidecar.rails.space.trust import SpaceTrust, new_user
 
@@ -202,8 +201,7 @@ def _minter(
 
 
 def _told(error: BaseException) -> str:
-    """What an operator reads. Errors of ours show no secret; of others the type is enough."""
+    """What an operator reads; no secret and no content."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(map(_told, error.exceptions)))
-    known = isinstance(error, SpaceFailed | UnsafeFile | GrantRefused | InvalidName | ConnectionFault | OSError)
-    return f"{type(error).__name__}: {error}" if known else type(error).__name__
+    return told(error)

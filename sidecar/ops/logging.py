@@ -79,6 +79,20 @@ def plain(value: object) -> object:
     return f"<{type(value).__name__}>"
 
 
+def told(error: BaseException) -> str:
+    """An error as a line may tell it: one of ours or of the system with its text, which holds no content, any other
+    one (a fault of the program) by its type and where it was raised, because its text may hold anything."""
+    kind = type(error)
+    if isinstance(error, OSError) or kind.__module__.partition(".")[0] in ("sidecar", "cext"):
+        return f"{kind.__name__}: {error}"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return kind.__name__
+    return f"{kind.__name__} at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from nats.aio.msg import Msg
 
 from sidecar.base.strictjson import JsonValue
-from sidecar.ops.logging import Log
+from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, Stopped, Subscription, SubscriptionClosed
 from sidecar.rails.connection import Fault as Broken
@@ -256,7 +256,7 @@ class EndpointServer:
 
     def _failed(self, kind: str, accepted: Accepted, why: object) -> None:
         self._metrics.counter("endpoint_handler_failures", kind).inc()
-        text = type(why).__name__ if isinstance(why, Exception) else why
+        text = told(why) if isinstance(why, Exception) else why
         self._log.error(f"endpoint_handler_{kind}", command=accepted.contract.command, why=text)
 
     async def _answer(self, reply: str | None, identity: str, data: bytes) -> None:

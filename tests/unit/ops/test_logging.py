@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
+from sidecar.base.safefile import UnsafeFile
 from sidecar.base.secret import Secret
 from sidecar.coordinator.wire.enums import ErrorCode
-from sidecar.ops.logging import Level, Log, RateLimit, open_log
+from sidecar.ops.logging import Level, Log, RateLimit, open_log, told
 
 
 class Clock:
@@ -112,6 +114,15 @@ def test_what_a_peer_has_written_at_length_is_cut() -> None:
     assert isinstance(line["members"], dict)
     assert len(line["members"]) == 32
     assert len(stream.getvalue()) < 8_000
+
+
+def test_a_fault_of_the_program_tells_its_place_and_not_its_text() -> None:
+    with pytest.raises(KeyError) as raised:
+        {"a": 1}["a message that somebody wrote"]
+    assert re.fullmatch(r"KeyError at test_logging\.py:\d+", told(raised.value))
+    assert told(ValueError("a message that somebody wrote")) == "ValueError"
+    assert told(FileNotFoundError(2, "No such file", "/run/x")) == "FileNotFoundError: [Errno 2] No such file: '/run/x'"
+    assert told(UnsafeFile("/run/x", "is open to others")) == "UnsafeFile: /run/x is open to others"
 
 
 def test_a_log_that_cannot_be_written_never_raises() -> None:

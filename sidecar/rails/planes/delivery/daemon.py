@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from sidecar.ops.logging import told
 from sidecar.rails.connection import ConnectionFault, Stopped
 from sidecar.rails.planes.delivery.lease import Lease
 from sidecar.rails.planes.delivery.plane import Plane
@@ -145,7 +146,7 @@ class DeliveryPlane:
             except Stopped:
                 raise
             except Exception as error:
-                why = type(error).__name__ if isinstance(error, ConnectionFault) else f"{type(error).__name__}: {error}"
+                why = type(error).__name__ if isinstance(error, ConnectionFault) else told(error)
             deaths = 1 if self._plane.clock().mono - begun >= STABLE_SECONDS else deaths + 1
             if loop.awaited:
                 self.health.broken[loop.name] = why

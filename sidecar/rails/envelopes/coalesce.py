@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 DEFAULT_CAPACITY: Final = 8_192
@@ -18,7 +19,8 @@ class Coalescer:
         if capacity < 1:
             raise ValueError("a coalescer remembers at least one id")
         self._capacity = capacity
-        self._seen: dict[str, None] = {}
+        # Not a dict: its oldest entry is found behind the holes of all that were dropped before.
+        self._seen: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -31,7 +33,7 @@ class Coalescer:
             return False
         self._seen[message_id] = None
         if len(self._seen) > self._capacity:
-            del self._seen[next(iter(self._seen))]
+            self._seen.popitem(last=False)
         return True
 
     def forget(self, message_id: str) -> None:

@@ -24,6 +24,7 @@ from sidecar.rails.names.tokens import GRAMMARS
 
 MAX_ID: Final = MAX_MESSAGE_ID
 """Characters of a message id that we publish: it is a header value too (C5-02). Received ids have no bound."""
+_tuple: Final = tuple.__new__
 _ID = re.compile(rf"[!-~]{{1,{MAX_ID}}}")
 
 
@@ -124,18 +125,22 @@ def read_received(value: JsonValue) -> Message:
 def _built(value: dict[str, Any]) -> Message:
     """The typed form of a value whose shape is known."""
     get, sender = value.get, value["from"]
-    return Message(
-        value["id"],
-        value["ts"],
-        value["space"],
-        EndpointRef(sender["id"], sender["name"], sender.get("role")),
-        tuple([_part(part) for part in value["parts"]]),
-        get("channel"),
-        get("to"),
-        get("toService"),
-        tuple(get("mentions", ())),
-        get("replyTo"),
-        get("contextId"),
+    # Made without the constructors, which cost more than all the values; a test holds the order of the fields.
+    return _tuple(
+        Message,
+        (
+            value["id"],
+            value["ts"],
+            value["space"],
+            _tuple(EndpointRef, (sender["id"], sender["name"], sender.get("role"))),
+            tuple([_part(part) for part in value["parts"]]),
+            get("channel"),
+            get("to"),
+            get("toService"),
+            tuple(get("mentions", ())),
+            get("replyTo"),
+            get("contextId"),
+        ),
     )
 
 
@@ -144,8 +149,8 @@ def _artifact(part: dict[str, Any]) -> ArtifactPart:
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], Part]] = {
-    "text": lambda part: TextPart(part["text"]),
-    "data": lambda part: DataPart(part["data"]),
+    "text": lambda part: _tuple(TextPart, (part["text"], "text")),
+    "data": lambda part: _tuple(DataPart, (part["data"], "data")),
     "artifact": _artifact,
 }
 

@@ -6,7 +6,8 @@ Pure: the subject is parsed and the header names are collected by the caller. Wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -105,7 +106,8 @@ class Received(NamedTuple):
 
 
 # Members by name once: looking one up in its class costs as much as a tenth of a whole message.
-_LIVE, _HISTORY, _DIRECT = Source.LIVE, Source.HISTORY, Source.DIRECT
+_LIVE, _TAP, _HISTORY, _DIRECT = Source.LIVE, Source.TAP, Source.HISTORY, Source.DIRECT
+_tuple = tuple.__new__
 _LIVE_KIND = "chat"
 _ACK_PREFIX = ".".join(part.literals[0] for part in ACK.parts if not part.fields) + "."
 
@@ -125,7 +127,8 @@ def receive(
     ``delivery``: the parsed subject, None if it does not parse. ``reply``: the frame's reply subject. ``mediated``: the
     space refuses a routing mismatch instead of marking it. ``limit``: the broker's ``max_payload``.
     """
-    if delivery is None or not _may_be_shown(delivery):
+    sight = None if delivery is None else _sight(delivery)
+    if delivery is None or sight is None:
         raise Rejected(Reason.MALFORMED_SUBJECT, source, "the subject carries no delivery of a principal to one target")
     if is_redirected(delivery, source, header_names, reply):
         raise Rejected(Reason.REDIRECTED, source, "stored bytes came where a publish is expected")
@@ -133,7 +136,7 @@ def receive(
         value = parse(payload, limit=limit)
     except JsonError as error:
         raise Rejected(Reason.MALFORMED_JSON, source, str(error)) from None
-    check_sender(value, delivery, source)
+    check_sender(value, sight.sender, source)
     try:
         message = read_received(value)
     except EnvelopeError as error:
@@ -141,18 +144,25 @@ def receive(
     mismatched = not routes_to(message, delivery)
     if mismatched and mediated:
         raise Rejected(Reason.ROUTING_MISMATCH, source, f"the {delivery.shown} is not the one of the subject")
-    return Received(message, _meta(delivery, source is _HISTORY or source is _DIRECT, mismatched))
+    past = source is _HISTORY or source is _DIRECT
+    return _tuple(Received, (message, sight.metas[past, mismatched]))
+
+
+class _Sight(NamedTuple):
+    """What a subject alone decides: its sender, and what a reader is told, by ``historical`` and ``mismatched``."""
+
+    sender: str
+    metas: Mapping[tuple[bool, bool], Meta]
 
 
 @lru_cache(maxsize=1024)
-def _meta(delivery: Delivery, historical: bool, mismatched: bool) -> Meta:
-    return Meta(delivery.shown, delivery.space, delivery.sender, delivery.rest, historical, mismatched)
-
-
-@lru_cache(maxsize=1024)
-def _may_be_shown(delivery: Delivery) -> bool:
-    """A reader hears the same few senders and channels, again and again."""
-    return delivery.surfaces and delivery.concrete
+def _sight(delivery: Delivery) -> _Sight | None:
+    """None for a delivery that is never shown. A reader hears the same few senders and channels, again and again."""
+    if not (delivery.surfaces and delivery.concrete):
+        return None
+    shown, sender = delivery.shown, delivery.sender
+    marks = itertools.product((False, True), (False, True))
+    return _Sight(sender, {two: Meta(shown, delivery.space, sender, delivery.rest, *two) for two in marks})
 
 
 def is_redirected(delivery: Delivery, source: Source, header_names: Iterable[str], reply: str) -> bool:
@@ -161,19 +171,19 @@ def is_redirected(delivery: Delivery, source: Source, header_names: Iterable[str
     A Direct Get marks its answer with headers, also when a stream stored that answer again. A consumer marks its
     deliveries with an ack subject to reply to. Live, members read posts alone; everything else has a consumer.
     """
-    if source is Source.LIVE and delivery.kind != _LIVE_KIND:
+    if source is _LIVE and delivery.kind != _LIVE_KIND:
         return True
-    if source in (Source.LIVE, Source.TAP) and reply.startswith(_ACK_PREFIX):
+    if (source is _LIVE or source is _TAP) and reply.startswith(_ACK_PREFIX):
         return True
     return source is not _DIRECT and carries_provenance(header_names)
 
 
-def check_sender(value: JsonValue, delivery: Delivery, source: Source) -> None:
+def check_sender(value: JsonValue, expected: str, source: Source) -> None:
     """Refuse a document whose ``from.id`` is not the subject's sender (C5-14). Anything but an object passes here."""
     if type(value) is not dict:
         return
     sender = value.get("from")
-    if type(sender) is not dict or sender.get("id") != delivery.sender:
+    if type(sender) is not dict or sender.get("id") != expected:
         raise Rejected(Reason.SENDER_MISMATCH, source, "from.id is not the sender of the subject")
 
 

@@ -124,7 +124,9 @@ def record(
 ) -> Shape:
     """An object with named members; any other name passes (C5-16). ``is_open`` says so in the schema too."""
     members = {**required, **(optional or {})}
-    rows = tuple((name, shape.always, shape.check, name in required) for name, shape in members.items())
+    needed = tuple((name, shape.always, shape.check) for name, shape in required.items())
+    others = tuple((name, shape.check) for name, shape in (optional or {}).items())
+    apart = frozenset(optional or ()).isdisjoint
     schema: Schema = {
         "type": "object",
         "properties": {name: shape.schema for name, shape in sorted(members.items())},
@@ -137,14 +139,18 @@ def record(
         if type(value) is not dict:
             return Fault("", "is no object")
         get = value.get
-        for name, always, inner, needed in rows:
+        for name, always, inner in needed:
             member = get(name, _MISSING)
             if type(member) is always:
                 continue
             if member is _MISSING:
-                if needed:
-                    return Fault(name, "is missing")
-            elif (fault := inner(member)) is not None:
+                return Fault(name, "is missing")
+            if (fault := inner(member)) is not None:
+                return fault.under(name)
+        if apart(value):  # most documents have few of them, or none
+            return None
+        for name, inner in others:
+            if name in value and (fault := inner(value[name])) is not None:
                 return fault.under(name)
         return None
 
@@ -154,8 +160,8 @@ def record(
 def exclusive(common: Mapping[str, Shape], optional: Mapping[str, Shape], choices: Mapping[str, Shape]) -> Shape:
     """An object with exactly one of some members; a second one is refused whatever its value is (C4-01)."""
     branches = {name: record({**common, name: shape}, optional) for name, shape in choices.items()}
-    names = tuple(choices)
-    wrong = Fault(", ".join(names), "must be exactly one member")
+    checks = tuple((name, branch.check) for name, branch in branches.items())
+    wrong = Fault(", ".join(choices), "must be exactly one member")
     schemas = [
         {**branch.schema, "not": {"anyOf": [{"required": [other]} for other in sorted(choices) if other != name]}}
         for name, branch in branches.items()
@@ -164,8 +170,13 @@ def exclusive(common: Mapping[str, Shape], optional: Mapping[str, Shape], choice
     def check(value: object) -> Fault | None:
         if type(value) is not dict:
             return Fault("", "is no object")
-        given = [name for name in names if name in value]
-        return branches[given[0]].check(value) if len(given) == 1 else wrong
+        found = None
+        for name, inner in checks:
+            if name in value:
+                if found is not None:
+                    return wrong
+                found = inner
+        return wrong if found is None else found(value)
 
     return Shape({"oneOf": schemas}, check)
 

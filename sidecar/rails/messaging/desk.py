@@ -10,6 +10,7 @@ it is tracked and nothing is decided (CD-15).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum, StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -97,7 +98,7 @@ class Desk(Generic[Held]):
         self._shown = Coalescer(remembered)
         self._by_identity: dict[str, Delivery[Held]] = {}
         self._by_place: dict[Place, Delivery[Held]] = {}
-        self._loose: dict[int, Delivery[Held]] = {}
+        self._loose: OrderedDict[int, Delivery[Held]] = OrderedDict()
         self._bound: dict[int, Delivery[Held]] = {}
         self._serial = 0
 

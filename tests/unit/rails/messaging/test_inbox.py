@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -20,7 +22,7 @@ from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.messaging.held import Held, Word
 from sidecar.rails.messaging.inbox import HANDLING_SECONDS, Inbox, InboxClosed
 from sidecar.rails.messaging.intake import HeldCopy, Source
-from sidecar.rails.names import Lifecycle, Principal
+from sidecar.rails.names import Lifecycle, Principal, headers
 
 pytestmark = pytest.mark.asyncio
 
@@ -232,3 +234,42 @@ async def test_what_waits_is_still_read_when_nothing_more_can_come() -> None:
     with pytest.raises(RuntimeError, match="has ended"):
         await inbox.next()
     await inbox.close()
+
+
+@pytest.mark.req("C4-28", "C4-18", "C12-12")
+async def test_in_whatever_order_copies_come_each_message_is_shown_once_and_every_durable_copy_acked() -> None:
+    time = Time()
+    dm, backstop = Said(DM, time), Said(Durable.backstop("main", LIFE), time)
+    post = document("p1", "post", channel="general")
+    copied = {
+        headers.COPY_SUBJECT: "cotal.main.chat.local.alice.general",
+        headers.COPY_SEQUENCE: "5",
+        headers.COPY_WHY: "channel",
+        headers.DELIVERY_LIMIT: "none",
+    }
+    subject = f"cotal.main.dlv.local.bob.{LIFE.uid}"
+
+    def bring(inbox: Inbox) -> dict[str, Callable[[], Awaitable[None]]]:
+        frame = Frame(subject, post, copied, 3, 1, 0, 1, "1.3.1.1.0")
+        return {
+            "live": lambda: inbox.live(live("p1", "post")),
+            "history": lambda: inbox.history(Frame("cotal.main.chat.local.alice.general", post, {}, 5, 1, 0, 1, "")),
+            "backstop": lambda: inbox.durable(HeldCopy(frame, Held(time()), backstop, time), backstop.durable),
+            "dm": lambda: inbox.durable(dm.copy(8), DM),
+            "again": lambda: inbox.durable(dm.copy(8), DM),
+        }
+
+    for order in itertools.permutations(("live", "history", "backstop", "dm", "again")):
+        dm.words, backstop.words = [], []
+        inbox, _ = made(time)
+        ways = bring(inbox)
+        for way in order:
+            await ways[way]()
+        shown = [await inbox.next() for _ in range(2)]
+        assert {one.message.id for one in shown} == {"p1", "m8"}
+        for one in shown:
+            await one.handled()
+        assert (set(dm.words), backstop.words) == ({(8, Word.ACK)}, [(3, Word.ACK)])
+        await inbox.close()
+        with pytest.raises(InboxClosed):
+            await inbox.next()

@@ -121,7 +121,7 @@ async def test_a_bound_durable_goes_on_and_is_never_made(tmp_path: Path) -> None
             await stored(connection, "4")
             assert await waiting <= {"1", "2", "3", "4"}
             assert await consumers(connection) == 1
-            gone = asyncio.create_task(read(bound, 1))
+            gone = asyncio.create_task(read(bound, 8))  # more than what may still come again
             await ask(connection, api.CONSUMER_DELETE.build(stream="S", consumer="d"))
             with pytest.raises(ConsumerGone):
                 await gone
@@ -162,3 +162,33 @@ async def test_a_finished_pull_is_not_taken_for_a_lost_one(tmp_path: Path) -> No
             info = await ask(connection, api.CONSUMER_INFO.build(stream="S", consumer="d"))
             assert (info["num_ack_pending"], info["num_waiting"]) == (4, 0)
             await bound.close()
+
+
+async def test_what_a_read_puts_into_the_inbox_of_a_watch_is_neither_shown_nor_obeyed(tmp_path: Path) -> None:
+    """Whoever may read can name any inbox as the place for the answer: the bytes are somebody's, never the broker's."""
+    async with room(tmp_path) as here:
+        owner, connection = await prepared(here)
+        async with connection:
+            body = {"name": "S", "subjects": ["js.>"], "num_replicas": 1, "allow_direct": True}
+            await ask(connection, api.STREAM_UPDATE.build(stream="S"), body)
+            watch = OrderedWatch(connection, "S", "js.a", lambda n: f"oc_x_{n}", deliver="all", heartbeat=0.4)
+            await stored(connection, "1")
+            assert await read(watch, 1) == ["1"]
+            (inbox,) = [one.subject for one in connection._subscriptions if ".s." in one.subject]
+            dressed = {"Status": "100", "Nats-Last-Consumer": "9", "Nats-Consumer-Stalled": "js.said"}
+            for subject, data, headers in (("js.word", b"", dressed), ("js.forged", b"forged", {})):
+                await connection.request(subject, data, headers=headers)
+                asked = json.dumps({"last_by_subj": subject}).encode()
+                await connection.publish(api.DIRECT_GET.build(stream="S"), asked, reply=inbox)
+            config = {"name": "push", "deliver_subject": inbox, "filter_subject": "js.forged", "ack_policy": "none"}
+            pushed = {"stream_name": "S", "config": config}
+            create = api.CONSUMER_CREATE_FILTERED.build(stream="S", consumer="push", filter="js.forged")
+            await ask(connection, create, pushed)
+            async with asyncio.timeout(EVENT_SECONDS):
+                while owner.metrics.totals("nats_records_redirected").get((), 0) < 3:
+                    await asyncio.gather(asyncio.sleep(0.01), stored(connection, "again"), read(watch, 1))
+            state = (await ask(connection, api.STREAM_INFO.build(stream="S"), {"subjects_filter": ">"}))["state"]
+            assert isinstance(state, dict)
+            assert set(state["subjects"]) == {"js.a", "js.word", "js.forged"}, "no word went where the bait said"
+            assert (owner.faults(), await consumers(connection)) == ([], 2)
+            await watch.close()

@@ -62,7 +62,7 @@ METRICS: Final = (
     Metric(
         "sidecar_nats_records_redirected",
         Kind.COUNTER,
-        "Records of buckets that were somebody's redirected read, and were not believed.",
+        "Redirected reads of somebody in the place of a record or in the inbox of a watch; they were not believed.",
     ),
     Metric("sidecar_nats_messages_dropped", Kind.COUNTER, "Messages that a reader was too slow for."),
     Metric("sidecar_nats_callback_failures", Kind.COUNTER, "Notices of a connection whose receiver raised."),

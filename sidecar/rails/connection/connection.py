@@ -150,6 +150,9 @@ class Connection:
     ) -> None:
         """Publish without waiting for the broker: acks, answers to it, and what it acknowledges elsewhere. A refusal is
         only counted and noticed. Raises NotConnected, Stopped, ConnectionFault for a message that is too large."""
+        link = self._link
+        if link is not None and link.offer(subject, data, reply, headers):
+            return
         if not self.linked:
             await self._bounded(self._ready())
         with self._now().used() as link:
@@ -303,7 +306,7 @@ class Connection:
         return self._serial
 
     def record_redirected(self) -> None:
-        """Count a record of a bucket that is somebody's redirected read."""
+        """Count somebody's redirected read in the place of a record, or in the inbox of a watch."""
         self._watch.record_redirected()
 
     def store_refused(self, kind: str) -> None:
@@ -331,7 +334,7 @@ class Connection:
                 raise
 
     async def _put(self, subscription: Subscription, link: Link) -> None:
-        async def take(message: Msg) -> None:
+        def take(message: Msg) -> None:
             subscription.take(message, link)
 
         placed = await link.subscribe(subscription.subject, subscription.queue, take)

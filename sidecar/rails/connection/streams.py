@@ -19,8 +19,8 @@ from sidecar.rails.connection.connection import Connection
 from sidecar.rails.connection.faults import ConnectionFault, Fault, NoResponders, NotConnected, Said
 from sidecar.rails.connection.ordered import Ordered
 from sidecar.rails.connection.subscription import MAX_BYTES, Subscription
-from sidecar.rails.names import api, headers
-from sidecar.rails.names.acks import is_ack
+from sidecar.rails.names import InvalidName, api, headers
+from sidecar.rails.names.acks import AckTail, is_ack, tail_of
 
 HEARTBEAT: Final = 1.0
 PULL_BYTES: Final = MAX_BYTES // 2
@@ -40,8 +40,9 @@ class ConsumerRefused(Exception):  # noqa: N818 - what the broker said
 
 
 def _status(message: Msg) -> str | None:
-    """What the broker says of the consumer itself; None for a stored message, whatever headers its author gave it."""
-    if message.data or is_ack(message.reply):
+    """What the broker says of the consumer itself; None for a stored message, whatever headers its author gave it, also
+    for one that somebody's read had the broker put here."""
+    if message.data or is_ack(message.reply) or headers.carries_provenance(message.headers or ()):
         return None
     status: str | None = (message.headers or {}).get(headers.STATUS)
     return status
@@ -187,20 +188,33 @@ class OrderedWatch(_Reader):
         while True:
             subscription = self._subscription or await self._begin()
             message = await self._hear(subscription, self._filter)
-            if message is None or not await self._in_order(message):
+            if message is None:
                 await self._leave()
-            elif _status(message) is None:
-                if message.metadata.num_pending == 0:
-                    self.caught_up.set()
-                return message
+            elif _status(message) is not None:
+                if not await self._nothing_missed(message):
+                    await self._leave()
+            elif (tail := self._own(message)) is not None:
+                if self._ordered.take(tail.sequence, tail.serial):
+                    if tail.pending == 0:
+                        self.caught_up.set()
+                    return message
+                await self._leave()
 
-    async def _in_order(self, message: Msg) -> bool:
-        if _status(message) is None:
-            sequence = message.metadata.sequence
-            return self._ordered.take(sequence.stream, sequence.consumer)
+    def _own(self, message: Msg) -> AckTail | None:
+        """The numbers of a delivery of this watch; None for stored bytes that somebody's read had the broker put here,
+        which neither are shown nor count in the order."""
+        try:
+            return tail_of(message.reply, self._stream, self._consumer)
+        except InvalidName:
+            self._connection.record_redirected()
+            return None
+
+    async def _nothing_missed(self, message: Msg) -> bool:
+        """Whether what the broker says of the consumer agrees with what has come."""
         known = message.headers or {}
+        flow = f"{api.FLOW_STREAM.build(stream=self._stream)}."
         for reply in (message.reply, known.get(Header.CONSUMER_STALLED)):
-            if reply:  # flow control: the broker waits for a word
+            if reply and reply.startswith(flow):  # the broker waits for a word; an ack would be one about a message
                 with contextlib.suppress(NotConnected):
                     await self._connection.send(reply)
         delivered = known.get(Header.LAST_CONSUMER)

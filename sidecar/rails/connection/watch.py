@@ -66,7 +66,7 @@ class Watch:
             self._metrics.counter("nats_messages_dropped").inc()
 
     def record_redirected(self) -> None:
-        """A bucket held somebody's redirected read in the place of a record; it was not believed."""
+        """Somebody's redirected read stood in the place of a record, or came to a watch; it was not believed."""
         if self._metrics is not None:
             self._metrics.counter("nats_records_redirected").inc()
         if self._log is not None:

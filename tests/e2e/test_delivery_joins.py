@@ -174,12 +174,16 @@ async def test_a_window_that_cannot_be_copied_whole_is_not_reported_as_durable(
         assert row is not None
         assert not row.open
         monkeypatch.undo()
+        monkeypatch.setattr(catchup, "MAX_BYTES", 100)
+        answer = await daemon.ask("a6", "durable-join", channel="team.d", joinCursor=cursor)
+        assert (answer["durable"], "more than 100 bytes" in answer["reason"]) == (False, True)
+        monkeypatch.undo()
         await here.configure(CHAT, max_msgs_per_subject=2)
         answer = await daemon.ask("a6", "durable-join", channel="team.d", joinCursor=cursor)
         assert answer == {"durable": False, "reason": "posts since the join were removed before they could be copied"}
         await here.configure(CHAT, max_msgs_per_subject=1000)
         await daemon.join("a6", "team.d")
-    assert daemon.count("delivery_joins") == {("too_long",): 1, ("evicted",): 1, ("joined",): 1}
+    assert daemon.count("delivery_joins") == {("too_long",): 2, ("evicted",): 1, ("joined",): 1}
 
 
 @pytest.mark.req("C7-19", "C7-36")
@@ -216,6 +220,84 @@ async def test_no_other_write_makes_a_removed_row_again(
     error = await refused(daemon.ask("a8", "durable-join", channel="team.f", joinCursor=0))
     assert error.code is Code.CONFLICT
     assert await row_of(here, "a8", "team.f") is None
+
+
+async def test_many_joins_at_once_copy_a_few_at_a_time_and_each_its_own_channel(
+    here: Rig, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk: Any = daemon.backstop._desk
+    running, most = 0, 0
+    read = desk._catch_up._read
+
+    async def counted(*args: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await read(*args)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(desk._catch_up, "_read", counted)
+    channels = [f"team.many{number}" for number in range(4 * catchup.AT_ONCE)]
+    await here.acl("a8", "team.>")
+    async with here.author() as alice:
+        cursor = await last_of(daemon.member.connection, CHAT)
+        for channel in channels:
+            await alice.post(channel, f"in-{channel}")
+        await asyncio.gather(*(daemon.join("a8", channel, cursor) for channel in channels))
+    assert 1 < most <= catchup.AT_ONCE
+    await daemon.idle()
+    assert sorted(copy.id for copy in await store_of(here, "a8")) == sorted(f"in-{channel}" for channel in channels)
+
+
+async def test_what_another_plane_reads_by_the_consumer_of_a_join_is_not_missed(
+    here: Rig, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two planes at once, of which one was stopped for longer than its lease."""
+    desk: Any = daemon.backstop._desk
+    gather = desk._catch_up._puller.gather
+    await here.acl("a0", "team.>")
+
+    async def stolen(durable: Any, *args: Any) -> Any:
+        monkeypatch.undo()
+        await desk._catch_up._puller.pull(durable, 1)
+        return await gather(durable, *args)
+
+    monkeypatch.setattr(desk._catch_up._puller, "gather", stolen)
+    async with here.author() as alice:
+        cursor = await last_of(daemon.member.connection, CHAT)
+        for number in range(3):
+            await alice.post("team.two", f"two{number}")
+        error = await refused(daemon.ask("a0", "durable-join", channel="team.two", joinCursor=cursor))
+        assert (error.code, error.outcome) == (Code.UNAVAILABLE, Outcome.UNKNOWN)
+        await daemon.join("a0", "team.two", cursor)
+    await daemon.idle()
+    assert [copy.id for copy in await store_of(here, "a0")] == ["two0", "two1", "two2"]
+
+
+async def test_joins_of_one_row_have_their_turns_also_when_they_come_as_one_ends(here: Rig, daemon: Daemon) -> None:
+    desk: Any = daemon.backstop._desk
+    inside, most = 0, 0
+
+    async def one(followed: bool) -> None:
+        nonlocal inside, most
+        async with desk._one_at_a_time("key"):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+        if followed:  # comes when the lock is free and the one that waited has not taken it yet
+            async with desk._one_at_a_time("key"):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0)
+                inside -= 1
+
+    tasks = [asyncio.create_task(one(True)), asyncio.create_task(one(False)), asyncio.create_task(one(True))]
+    await asyncio.gather(*tasks)
+    assert most == 1
+    assert desk._turns == {}
 
 
 async def test_a_lifecycle_has_a_bounded_number_of_memberships(

@@ -17,6 +17,7 @@ from sidecar.rails.envelopes.backstop import Why
 from sidecar.rails.envelopes.receive import Rejected, Source, receive
 from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.names import api, consumers, streams, subjects
+from sidecar.rails.names.acks import parse_tail
 from sidecar.rails.names.subjects import delivery_of
 from sidecar.rails.planes.delivery.broker import StreamState, Unanswered, ask, create, stream_state
 from sidecar.rails.planes.delivery.channels import Channels
@@ -29,6 +30,10 @@ from sidecar.rails.planes.delivery.pulls import Durable, Puller
 MAX_POSTS: Final = 1_000
 """Posts that one join copies: what a member's store keeps of them by default. A client takes its cursor right before it
 subscribes, so that there are few."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Payload that one join copies: it is held until all of it was read."""
+AT_ONCE: Final = 8
+"""Joins that copy beside each other; the others wait for their turn, as long as their callers do."""
 _BATCH: Final = 64
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 _INACTIVE_NS: Final = 30 * 1_000_000_000
@@ -57,6 +62,7 @@ class CatchUp:
     def __init__(self, plane: Plane, channels: Channels) -> None:
         self._plane, self._channels, self._puller = plane, channels, Puller(plane.connection)
         self._stream = streams.CHAT.stream(plane.space)
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def copy(self, row: Membership) -> None:
         """Return when everything of the window is stored. Raises Shortfall, Unanswered, Behind, StoreRefused,
@@ -65,13 +71,14 @@ class CatchUp:
         state = await stream_state(self._plane.connection, self._stream)
         if state.last <= cursor:
             return
-        await self._channels.current()
-        frames = await self._read(row, state.last)
-        if evicted(state, cursor, frames):
-            raise Shortfall("evicted", "posts since the join were removed before they could be copied")
-        copies = [(frame, one) for frame in frames for one in self._copies(row, frame)]
-        for at in range(0, len(copies), _BATCH):
-            await asyncio.gather(*(self._store(frame, one) for frame, one in copies[at : at + _BATCH]))
+        async with self._turns:
+            await self._channels.current()
+            frames = await self._read(row, state.last)
+            if evicted(state, cursor, frames):
+                raise Shortfall("evicted", "posts since the join were removed before they could be copied")
+            copies = [(frame, one) for frame in frames for one in self._copies(row, frame)]
+            for at in range(0, len(copies), _BATCH):
+                await asyncio.gather(*(self._store(frame, one) for frame, one in copies[at : at + _BATCH]))
 
     async def _read(self, row: Membership, frontier: int) -> list[Frame]:
         name = consumers.CATCH_UP.build(generation=row.generation, **row.lifecycle.names)
@@ -79,12 +86,18 @@ class CatchUp:
         await self._drop(name)  # of an attempt that a crash ended
         await create(self._plane.connection, self._stream, self._config(name, row))
         found: list[Frame] = []
+        read = 0
         try:
             while True:
                 page = await self._puller.gather(durable, _BATCH, 0.0, _PAGE_BYTES)
+                if [parse_tail(frame.token).serial for frame in page] != list(range(read + 1, read + len(page) + 1)):
+                    raise Unanswered(f"{name}: somebody else reads by the same consumer")
+                read += len(page)
                 found += [frame for frame in page if frame.sequence <= frontier]
                 if len(found) > MAX_POSTS:
                     raise Shortfall("too_long", f"more than {MAX_POSTS} posts since the join cursor: take a newer one")
+                if sum(len(frame.data) for frame in found) > MAX_BYTES:
+                    raise Shortfall("too_long", f"more than {MAX_BYTES} bytes since the join cursor: take a newer one")
                 if not page or page[-1].sequence >= frontier or page[-1].pending == 0:
                     return found
         finally:

@@ -50,6 +50,14 @@ class _Refused(Exception):  # noqa: N818 - stays inside this module
         self.outcome, self.refusal = outcome, Refusal(code, message, effect)
 
 
+class _Turn:
+    """The joins of one row: the one that runs, and those that wait for it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 class MembershipDesk:
     """Handlers of the delivery endpoint. ``routing`` is set once posts are fanned out: before that no join succeeds."""
 
@@ -60,7 +68,8 @@ class MembershipDesk:
         self._running: dict[Lifecycle, int] = {}
         self._finished = asyncio.Condition()
         self._fenced: dict[Lifecycle, None] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, _Turn] = {}
+        self._joined_ms = 0
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -113,7 +122,7 @@ class MembershipDesk:
             before, revision = await self._row(key)
             if before is None:
                 await self._check_room(lifecycle)
-            row = membership.joined(before, channel, lifecycle, cursor, self._writer())
+            row = membership.joined(before, channel, lifecycle, cursor, self._joiner())
             await self._check_acl(lifecycle, channel)
             if row is before:
                 return row, revision, True
@@ -254,13 +263,15 @@ class MembershipDesk:
     @contextlib.asynccontextmanager
     async def _one_at_a_time(self, key: str) -> AsyncIterator[None]:
         """Joins of one row: they read the same window by the same consumer."""
-        lock = self._locks.setdefault(key, asyncio.Lock())
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
         try:
-            async with lock:
+            async with turn.lock:
                 yield
         finally:
-            if not lock.locked() and self._locks.get(key) is lock:
-                del self._locks[key]
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
 
     async def _row(self, key: str) -> tuple[Membership | None, int]:
         entry = await self._rows.get(key)
@@ -274,6 +285,12 @@ class MembershipDesk:
 
     def _writer(self) -> Writer:
         return Writer(self._plane.lifecycle.principal.dot, int(self._plane.clock().wall * 1000))
+
+    def _joiner(self) -> Writer:
+        """A writer whose time no other join has: the consumer that a join reads by is named by its generation."""
+        writer = self._writer()
+        self._joined_ms = max(writer.now_ms, self._joined_ms + 1)
+        return Writer(writer.identity, self._joined_ms)
 
     def _count(self, what: str, outcome: str) -> None:
         self._plane.metrics.counter(f"delivery_{what}", outcome).inc()

@@ -40,21 +40,29 @@ _DIRECTORY: Final = "delivery"
 _FILE: Final = "lane.json"
 _MAX_FILE: Final = 4096
 _LOCK_POLL_SECONDS: Final = 1.0
+KEPT_LEASES: Final = 16
+"""Starts in a row that may die before one holds the lease, for the next one not to wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What a lane keeps: its lifecycle and endpoint instance for good, the number of its last start, and the instance
-    that held the lease then."""
+    """What a lane keeps: its lifecycle and endpoint instance for good, the number of its last start, and by which
+    instances its last starts have asked for the lease, the newest last. A start that died early did not take it from
+    the one before."""
 
     uid: str
     instance: str
     epoch: int = 0
-    lease: str = ""
+    leases: tuple[str, ...] = ()
 
     def started(self, lease: str) -> LaneState:
         """The state of the next start."""
-        return replace(self, epoch=self.epoch + 1, lease=lease)
+        return replace(self, epoch=self.epoch + 1, leases=(*self.leases, lease)[-KEPT_LEASES:])
+
+    @property
+    def lease(self) -> str:
+        """The instance of this start."""
+        return self.leases[-1] if self.leases else ""
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -72,20 +80,21 @@ def read_state(directory: Path) -> LaneState:
     except JsonError:
         value = None
     found = value if isinstance(value, dict) else {}
-    uid, instance, epoch, lease = (found.get(name) for name in ("uid", "instance", "epoch", "lease"))
+    uid, instance, epoch, leases = (found.get(name) for name in ("uid", "instance", "epoch", "leases"))
     try:
         GRAMMARS["uid"].check(uid)
         GRAMMARS["instance"].check(instance)
     except InvalidName:
         epoch = None
-    if type(epoch) is not int or epoch < 0 or not isinstance(lease, str):
+    known = isinstance(leases, list) and all(isinstance(lease, str) for lease in leases)
+    if type(epoch) is not int or epoch < 0 or not known:
         raise UnsafeFile(path, "does not hold the state of a delivery lane; move it away to begin anew")
-    return LaneState(str(uid), str(instance), epoch, lease)
+    return LaneState(str(uid), str(instance), epoch, tuple(map(str, leases or ())))
 
 
 def write_state(directory: Path, state: LaneState, lock: DirLock) -> None:
     """Keep the state; it is on disk when this returns. ``lock`` is that of the directory."""
-    value = {"uid": state.uid, "instance": state.instance, "epoch": state.epoch, "lease": state.lease}
+    value = {"uid": state.uid, "instance": state.instance, "epoch": state.epoch, "leases": list(state.leases)}
     write_private(directory / _FILE, json.dumps(value).encode("ascii"), lock=lock)
 
 
@@ -137,20 +146,20 @@ class DeliveryLane:
         ensure_private_dir(space / _DIRECTORY)
         async with _only(space / _DIRECTORY) as lock:
             before = read_state(space / _DIRECTORY)
-            # Whoever held this directory is dead: its lease need not be waited for.
+            # Whoever held this directory is dead: no lease of theirs need be waited for.
             self.state = state = before.started(os.urandom(16).hex())
             write_state(space / _DIRECTORY, state, lock)
             account = SpaceTrust.open(space, info.name, os.urandom)
-            await self._serve(state, before.lease, account, info.form)
+            await self._serve(state, before.leases, account, info.form)
 
-    async def _serve(self, state: LaneState, predecessor: str, account: SpaceTrust, form: Form) -> None:
+    async def _serve(self, state: LaneState, ended: tuple[str, ...], account: SpaceTrust, form: Form) -> None:
         service = Service(state.instance, state.epoch, served(form))
         minter = _minter(account, form, state.lifecycle, service, self._seconds)
         watch = Watch(self._metrics, self._log)
         self._problem = "no connection to the broker yet"
         async with await Connection.open([self.config.url], minter, watch=watch) as connection:
             plane = Plane(connection, account.space, form, state.lifecycle, self._metrics, self._log)
-            lease = Lease(plane, state.lease, predecessor=predecessor)
+            lease = Lease(plane, state.lease, ended=ended)
             feed = feed_loop(
                 self.config.root, self.config.url, account, form, state.uid, self._seconds, self._metrics, self._log
             )

@@ -55,8 +55,8 @@ class Side:
     clock: Clock
     bucket: KeyValue
 
-    def lease(self, instance: str, predecessor: str = "") -> Lease:
-        return Lease(self.plane, instance, predecessor=predecessor, sleep=self.clock.sleep)
+    def lease(self, instance: str, ended: tuple[str, ...] = ()) -> Lease:
+        return Lease(self.plane, instance, ended=ended, sleep=self.clock.sleep)
 
     def events(self, kind: str) -> float:
         return self.plane.metrics.totals("delivery_lease").get((kind,), 0.0)
@@ -127,7 +127,7 @@ async def test_another_waits_until_the_row_was_silent_for_a_life(side: Side, her
 async def test_the_row_of_a_dead_predecessor_is_taken_at_once(side: Side, here: Town) -> None:
     await within(side.lease("a" * 32).acquire())
     async with opened(here) as other:
-        await within(other.lease("b" * 32, predecessor="a" * 32).acquire())
+        await within(other.lease("b" * 32, ended=("a" * 32,)).acquire())
         assert other.clock.slept == []
 
 

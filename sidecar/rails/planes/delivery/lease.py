@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -81,12 +81,12 @@ class LeaseRow:
         return cls(principal.dot, instance, since, ready)
 
 
-def claim(row: LeaseRow | None, unchanged: float, predecessor: str) -> Claim:
+def claim(row: LeaseRow | None, unchanged: float, ended: Collection[str]) -> Claim:
     """What may be done. ``row`` is None for a key without a value, ``unchanged`` the seconds for which this process
-    has seen the same revision, ``predecessor`` an instance that has ended for sure ("" for none)."""
+    has seen the same revision, ``ended`` the instances that have ended for sure."""
     if row is None:
         return Claim.CREATE
-    if unchanged > DELIVERY_LEASE_SECONDS or (predecessor and row.instance == predecessor):
+    if unchanged > DELIVERY_LEASE_SECONDS or row.instance in ended:
         return Claim.STEAL
     return Claim.WAIT
 
@@ -130,14 +130,17 @@ _TROUBLE: Final = (ConnectionFault, StoreRefused, Unreadable, TimeoutError)
 class Lease:
     """The lease of one space, as one instance of the plane sees it."""
 
-    def __init__(self, plane: Plane, instance: str, *, predecessor: str = "", sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self, plane: Plane, instance: str, *, ended: Collection[str] = (), sleep: Sleep = asyncio.sleep
+    ) -> None:
+        """``ended``: instances whose lease need not be waited for."""
         self.instance = instance
         self._bucket = KeyValue(plane.connection, buckets.DELIVERY, plane.space)
         self._key = buckets.DELIVERY_LEASE.build(shard=0)
         self._space = plane.space
         self._row = LeaseRow(plane.lifecycle.principal.dot, instance, 0)
         self._clock, self._metrics, self._log, self._sleep = plane.clock, plane.metrics, plane.log, sleep
-        self._predecessor = predecessor
+        self._ended = frozenset(ended)
         self._revision = 0
         self._term: Term | None = None
         self._writing = asyncio.Lock()
@@ -165,7 +168,7 @@ class Lease:
                 if revision != seen:
                     seen, since = revision, now.mono
                 row = None if entry is None else _decoded(entry)
-                if await self._take(claim(row, now.mono - since, self._predecessor), revision, now):
+                if await self._take(claim(row, now.mono - since, self._ended), revision, now):
                     return
                 self.elsewhere.set()
                 self._log.info("delivery_lease_waits", space=self._space)

@@ -24,22 +24,23 @@ ROW = LeaseRow("local.delivery", "a" * 32, 1_800_000_000_000, ready=True)
 
 
 @pytest.mark.parametrize(
-    ("row", "unchanged", "predecessor", "expected"),
+    ("row", "unchanged", "ended", "expected"),
     [
-        (None, 0.0, "", Claim.CREATE),
-        (None, 999.0, "a" * 32, Claim.CREATE),
-        (ROW, 0.0, "", Claim.WAIT),
-        (ROW, DELIVERY_LEASE_SECONDS, "", Claim.WAIT),
-        (ROW, DELIVERY_LEASE_SECONDS + 0.1, "", Claim.STEAL),
-        (ROW, 0.0, "a" * 32, Claim.STEAL),
-        (ROW, 0.0, "b" * 32, Claim.WAIT),
-        (replace(ROW, instance=""), 0.0, "", Claim.WAIT),
+        (None, 0.0, (), Claim.CREATE),
+        (None, 999.0, ("a" * 32,), Claim.CREATE),
+        (ROW, 0.0, (), Claim.WAIT),
+        (ROW, DELIVERY_LEASE_SECONDS, (), Claim.WAIT),
+        (ROW, DELIVERY_LEASE_SECONDS + 0.1, (), Claim.STEAL),
+        (ROW, 0.0, ("a" * 32,), Claim.STEAL),
+        (ROW, 0.0, ("b" * 32, "a" * 32), Claim.STEAL),
+        (ROW, 0.0, ("b" * 32, "c" * 32), Claim.WAIT),
+        (replace(ROW, instance=""), 0.0, (), Claim.WAIT),
     ],
 )
 def test_a_lease_is_taken_when_it_is_gone_silent_or_of_the_dead(
-    row: LeaseRow | None, unchanged: float, predecessor: str, expected: Claim
+    row: LeaseRow | None, unchanged: float, ended: tuple[str, ...], expected: Claim
 ) -> None:
-    assert claim(row, unchanged, predecessor) is expected
+    assert claim(row, unchanged, ended) is expected
 
 
 @pytest.mark.req("C6.1-15")

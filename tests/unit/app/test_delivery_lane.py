@@ -1,0 +1,38 @@
+"""What a delivery lane keeps on disk from start to start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.app.delivery_lane import KEPT_LEASES, read_state, write_state
+from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir
+
+
+def test_a_start_knows_the_leases_of_all_that_died_before_it(tmp_path: Path) -> None:
+    """A process that is killed before it has the lease leaves the one of its predecessor standing."""
+    directory = tmp_path / "lane"
+    ensure_private_dir(directory)
+    first = read_state(directory)
+    for number in range(KEPT_LEASES + 2):
+        with DirLock(directory) as lock:
+            before = read_state(directory)
+            state = before.started(f"lease{number}")
+            write_state(directory, state, lock)
+        assert state.lease == f"lease{number}"
+        assert before.leases == tuple(f"lease{one}" for one in range(number))[-KEPT_LEASES:]
+        assert (state.epoch, len(state.leases)) == (number + 1, min(number + 1, KEPT_LEASES))
+    assert first.epoch == 0
+    assert read_state(directory).uid == state.uid
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"uid":"x"}', '{"epoch":1,"leases":"x"}'])
+def test_a_state_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    directory = tmp_path / "lane"
+    ensure_private_dir(directory)
+    file = directory / "lane.json"
+    file.touch(0o600)
+    file.write_text(text)
+    with pytest.raises(UnsafeFile, match="delivery lane"):
+        read_state(directory)

@@ -39,12 +39,15 @@ class ConsumerRefused(Exception):  # noqa: N818 - what the broker said
     """The broker does not create the consumer."""
 
 
-def _status(message: Msg) -> str | None:
-    """What the broker says of the consumer itself; None for a stored message, whatever headers its author gave it, also
-    for one that somebody's read had the broker put here."""
-    if message.data or is_ack(message.reply) or headers.carries_provenance(message.headers or ()):
+def status_of(message: Msg, asked: str = "") -> str | None:
+    """What the broker says of a consumer itself, or of a pull that was sent to the subject ``asked``; None for a stored
+    message, whatever headers its author gave it, also for one that somebody's read had the broker put here."""
+    if message.data or is_ack(message.reply):
         return None
-    status: str | None = (message.headers or {}).get(headers.STATUS)
+    known = message.headers or {}
+    if headers.carries_provenance(known) and not headers.says_nobody(known, message.data, asked):
+        return None
+    status: str | None = known.get(headers.STATUS)
     return status
 
 
@@ -107,6 +110,7 @@ class BoundConsumer(_Reader):
         would drop them until their ack wait is over."""
         super().__init__(connection, stream, heartbeat)
         self._consumer = consumer
+        self._next = api.CONSUMER_NEXT.build(stream=stream, consumer=consumer)
         self._batch = batch
         self._max_bytes = max_bytes
         self._asked = 0
@@ -123,7 +127,7 @@ class BoundConsumer(_Reader):
             if message is None:
                 self._asked = 0
                 continue
-            status = _status(message)
+            status = status_of(message, self._next)
             if status is None:
                 self._asked = max(0, self._asked - 1)
                 return message
@@ -140,10 +144,9 @@ class BoundConsumer(_Reader):
             "expires": int(expires * _NANO),
             "idle_heartbeat": int(self._heartbeat * _NANO),
         }
-        subject = api.CONSUMER_NEXT.build(stream=self._stream, consumer=self._consumer)
         while True:
             try:
-                await self._connection.publish(subject, json.dumps(body).encode(), reply=subscription.subject)
+                await self._connection.publish(self._next, json.dumps(body).encode(), reply=subscription.subject)
             except NotConnected:
                 await asyncio.sleep(_RETRY)
             else:
@@ -190,7 +193,7 @@ class OrderedWatch(_Reader):
             message = await self._hear(subscription, self._filter)
             if message is None:
                 await self._leave()
-            elif _status(message) is not None:
+            elif status_of(message) is not None:
                 if not await self._nothing_missed(message):
                     await self._leave()
             elif (tail := self._own(message)) is not None:

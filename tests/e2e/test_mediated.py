@@ -329,6 +329,26 @@ async def test_history_is_read_within_the_current_read_list(here: Town, desk: De
     assert refusal.code == Code.PERMISSION_DENIED
 
 
+@pytest.mark.req("C9-44", "C9-47")
+async def test_history_is_not_given_to_who_was_narrowed_while_it_was_read(
+    here: Town, desk: Desk, alice: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(here)
+    await Author(alice).post("team.narrowed", "n-1")
+    await rig.acl("nell", "team.>")
+    history: Any = desk.mediated._history
+    read = history.read
+
+    async def narrowed(*args: Any, **more: Any) -> Any:
+        page = await read(*args, **more)
+        await rig.acl("nell")
+        return page
+
+    monkeypatch.setattr(history, "read", narrowed)
+    refusal = await refused(desk.ask("read-history", "nell", channel="team.narrowed", limit=9))
+    assert refusal.code == Code.PERMISSION_DENIED
+
+
 async def test_history_begins_at_a_time(here: Town, desk: Desk, alice: Member) -> None:
     rig, author = Rig(here), Author(alice)
     await rig.acl("since", "team.since")

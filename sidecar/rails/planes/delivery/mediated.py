@@ -242,6 +242,10 @@ class Mediated:
         if not (await self._row(lifecycle)).holds(role):
             raise Refusal(Code.PERMISSION_DENIED, "this lifecycle does not serve the role", Outcome.NOT_EXECUTED)
 
+    async def _reading(self, lifecycle: Lifecycle, channel: str) -> None:
+        if not (await self._row(lifecycle)).reads(channel):
+            raise Refusal(Code.PERMISSION_DENIED, "the channel is not in the read list", Outcome.NOT_EXECUTED)
+
     # ---- reads of what everybody may see ----
 
     async def read_history(self, called: Called) -> JsonValue:
@@ -250,8 +254,7 @@ class Mediated:
         channel = args["channel"]
         if not GRAMMARS["channel"].accepts(channel):
             raise Refusal(Code.BAD_REQUEST, "history is read of one concrete channel", Outcome.NOT_EXECUTED)
-        if not (await self._row(called.lifecycle)).reads(channel):
-            raise Refusal(Code.PERMISSION_DENIED, "the channel is not in the read list", Outcome.NOT_EXECUTED)
+        await self._reading(called.lifecycle, channel)
         try:
             page = await self._history.read(
                 channel,
@@ -263,6 +266,8 @@ class Mediated:
             )
         except _TROUBLE as error:
             raise self._unavailable(error) from None
+        if page.frames:  # it may have waited for its turn: the row may say something else now
+            await self._reading(called.lifecycle, channel)
         shown: list[JsonValue] = []
         left, complete = self._answer_bytes, page.complete
         for frame in page.frames:

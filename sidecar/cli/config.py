@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from sidecar.app.config import ServeConfig
+from sidecar.cli.main import ExplainedGroup
 from sidecar.ops.config import example
 from sidecar.witness.config import WitnessConfig
 
 _MODELS = {"serve": ServeConfig, "witness": WitnessConfig}
 
 
-@click.group(name="config")
+@click.group(name="config", cls=ExplainedGroup, epilog="Exit codes: 0 done, 2 wrong usage.")
 def command() -> None:
     """Configuration files explained."""
 

@@ -263,7 +263,7 @@ def operation_get(operation_bytes: bytes, **options: Any) -> None:
     leave(run(target, work, {"operation_id": wanted.hex()}))
 
 
-@command.group(short_help="What this client trusts, and your decisions.")
+@command.group(short_help="What this client trusts, and your decisions.", epilog=EXIT_HELP)
 def pins() -> None:
     """Pinned authorities: what this client trusts, and the operator's decisions about it."""
 
@@ -280,7 +280,7 @@ _pins_option = click.option(
 _json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 
 
-@pins.command(name="list")
+@pins.command(name="list", epilog=EXIT_HELP)
 @_pins_option
 @_json_option
 def pins_list(path: Path, as_json: bool) -> None:
@@ -305,7 +305,7 @@ def pins_list(path: Path, as_json: bool) -> None:
     click.echo(show.table(("AUTHORITY", "COORDINATOR", "EPOCH", "STATE"), rows))
 
 
-@pins.command(name="trust", short_help="Allow one more authority FINGERPRINT.")
+@pins.command(name="trust", short_help="Allow one more authority FINGERPRINT.", epilog=EXIT_HELP)
 @_pins_option
 @_json_option
 @click.argument("fingerprint", type=FingerprintType())
@@ -318,7 +318,7 @@ def pins_trust(path: Path, fingerprint: bytes, as_json: bool) -> None:
     click.echo(f"{digest_text(fingerprint)} may be pinned at its next proof")
 
 
-@pins.command(name="forget")
+@pins.command(name="forget", epilog=EXIT_HELP)
 @_pins_option
 @_json_option
 @click.argument("fingerprint", type=FingerprintType())

@@ -57,6 +57,15 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(SUBCOMMANDS.items()))
 
 
+class ExplainedGroup(click.Group):
+    """A group with its exit codes as ``epilog``; each of its commands without codes of its own shows them too."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        if cmd.epilog is None:
+            cmd.epilog = self.epilog
+        super().add_command(cmd, name)
+
+
 @click.group(name="sidecar", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sidecar", message="%(prog)s %(version)s")
 def command() -> None:

@@ -14,6 +14,7 @@ import click
 from sidecar.app import principals as work
 from sidecar.app.principal_records import Wanted
 from sidecar.app.spaces import open_space
+from sidecar.cli.main import ExplainedGroup
 from sidecar.cli.space_options import json_option, needed, root_option, server_option
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Principal, check_mintable
@@ -42,7 +43,15 @@ def _space_option(function: _Command) -> _Command:
 _days_option = click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Life of the credential.")
 
 
-@click.group(name="principal")
+_EXIT_HELP = """\b
+Exit codes:
+  0  done
+  1  the broker refused or does not answer, or a file is unsafe; run it again to finish what was begun
+  2  wrong usage
+"""
+
+
+@click.group(name="principal", cls=ExplainedGroup, epilog=_EXIT_HELP)
 def command() -> None:
     """Principals of a space: add one, renew its creds, revoke it."""
 

@@ -11,11 +11,19 @@ import click
 
 from sidecar.app import spaces as work
 from sidecar.cli import space_upkeep
+from sidecar.cli.main import ExplainedGroup
 from sidecar.cli.space_options import json_option, root_option, server_option
 from sidecar.rails.space.holder import Form
 
+_EXIT_HELP = """\b
+Exit codes:
+  0  done
+  1  the broker refused or does not answer, a file is unsafe, or a stream is missing or has another shape
+  2  wrong usage
+"""
 
-@click.group(name="space")
+
+@click.group(name="space", cls=ExplainedGroup, epilog=_EXIT_HELP)
 def command() -> None:
     """Spaces of a broker: make one, list them, prove their shape; their history limits and backups."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from sidecar.base.ed25519 import digest_text, fingerprint
+from sidecar.cli.main import ExplainedGroup
 from sidecar.ops import config
 from sidecar.ops.exitcodes import ExitCode
 from sidecar.ops.logging import open_log
@@ -34,7 +35,18 @@ class _ConfigRefused(click.ClickException):
     exit_code = ExitCode.CONFIG
 
 
-@click.group(name="witness")
+_EXIT_HELP = """\b
+Exit codes:
+  0  done, or stopped on request
+  1  unexpected failure
+  2  wrong usage
+ 73  the socket cannot be opened, or its file was removed or replaced
+ 74  the state cannot be used: locked, damaged, or an older copy
+ 78  the configuration is not valid
+"""
+
+
+@click.group(name="witness", cls=ExplainedGroup, epilog=_EXIT_HELP)
 def command() -> None:
     """The activation witness: it lets one coordinator process at a time be the writer.
 
@@ -56,11 +68,7 @@ def init(state_dir: Path, as_json: bool) -> None:
 @command.command(short_help="Run the witness until SIGTERM or SIGINT.")
 @click.option("--config", "file", type=click.Path(path_type=Path, dir_okay=False), required=True, help="TOML file.")
 def serve(file: Path) -> None:
-    """Run the witness until SIGTERM or SIGINT; prints one JSON line when clients can connect.
-
-    Exit codes: 0 stopped on request, 73 the socket cannot be opened, or its file was removed or replaced, 74 the state
-    cannot be used (locked, damaged, or an older copy), 78 the configuration is not valid.
-    """
+    """Run the witness until SIGTERM or SIGINT; prints one JSON line when clients can connect."""
     try:
         settings = config.load(file, WitnessConfig)
     except config.ConfigError as error:

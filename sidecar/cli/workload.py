@@ -18,6 +18,7 @@ import click
 from sidecar.base.ed25519 import PUBLIC_KEY_BYTES, digest_text, fingerprint, parse_digest_text
 from sidecar.base.keysource import create_seed_file
 from sidecar.base.safefile import quoted
+from sidecar.cli.main import ExplainedGroup
 from sidecar.coordinator.authority import keyfile, registry
 from sidecar.coordinator.authority.grants import KeyRecord
 from sidecar.coordinator.wire.enums import KNOWN_SCOPES, Scope
@@ -116,7 +117,15 @@ class KeyIdType(click.ParamType[bytes]):
             self.fail("a key id is written sha256: and 64 lowercase hex digits, as list prints it", param, ctx)
 
 
-@click.group(name="workload")
+_EXIT_HELP: Final = """\b
+Exit codes:
+  0  done
+  1  refused, or a file is missing, unsafe or malformed
+  2  wrong usage
+"""
+
+
+@click.group(name="workload", cls=ExplainedGroup, epilog=_EXIT_HELP)
 def command() -> None:
     """Keys that may log in to the coordinator.
 

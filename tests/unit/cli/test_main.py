@@ -74,6 +74,13 @@ def test_every_command_that_answers_can_answer_in_json() -> None:
     assert without == {"serve", "delivery", "witness serve", "dev", "config example"}
 
 
+def test_every_command_tells_its_exit_codes() -> None:
+    for name, command in leaves(module.command):
+        text = command.get_help(click.Context(command, info_name=name))
+        assert "Exit codes:" in text, name
+        assert text.count("Exit codes:") == 1, name
+
+
 def test_the_options_of_a_command_come_before_those_of_every_command() -> None:
     names = ("watch", "objective create", "objective update")
     found = {name: command for name, command in leaves(module.command) if name.removeprefix("coordinator ") in names}

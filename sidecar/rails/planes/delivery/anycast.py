@@ -171,7 +171,7 @@ class Record:
             id=fields.text("id", MAX_ID),
             role=fields.text("role", 64),
             sender=fields.principal("sender"),
-            epoch=fields.text("epoch", _MAX_EPOCH),
+            epoch=fields.epoch(),
             sequence=fields.number("seq", 1),
             state=state,
             at=fields.number("at"),
@@ -260,6 +260,14 @@ class _Fields:
             return Principal.from_dot(self.value.get(name)).dot
         except InvalidName:
             raise InvalidRecord(f"{name} is no principal") from None
+
+    def epoch(self) -> str:
+        found = self.text("epoch", _MAX_EPOCH)
+        try:
+            epoch_token(found)
+        except InvalidName:
+            raise InvalidRecord("epoch is no creation time") from None
+        return found
 
     def owed(self) -> tuple[Owed, ...]:
         found = self.value.get("owed")

@@ -63,7 +63,7 @@ class Sweep:
             self._servers[server] = total
             for row in rows or ():
                 self._connection(row)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             self._broken = True
 
     def turn(self) -> bool:

@@ -324,3 +324,10 @@ def test_a_notice_never_says_that_a_request_was_read_or_done() -> None:
         assert "does not say that it was read, begun or done" in text
         before, _, _ = text.partition("That does not say")
         assert not [word for word in ("read", "started", "finished", "begun", "done") if word in before.split()]
+
+
+@pytest.mark.parametrize("epoch", ["", "-", "é"])
+def test_a_record_of_no_creation_time_is_none(epoch: str) -> None:
+    """Its key could not be built, and the sweep ended with it."""
+    with pytest.raises(InvalidRecord, match="epoch"):
+        Record.decode(json.dumps({**json.loads(taken().encode()), "epoch": epoch}).encode())

@@ -131,6 +131,14 @@ def test_a_server_that_falls_silent_or_a_list_without_end_is_incomplete() -> Non
     assert not sweep.complete
 
 
+@pytest.mark.parametrize("row", ["no row", None, 1, []])
+def test_a_connection_of_another_form_makes_a_sweep_incomplete(row: Any) -> None:
+    sweep = Sweep("main")
+    sweep.take(answer(row))
+    assert not sweep.turn()
+    assert not sweep.complete
+
+
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([answer(row(ANN)), answer(server="N2")]), max_size=5))
 def test_no_answer_of_a_server_ends_the_sweep_otherwise_than_by_its_result(answers: list[bytes]) -> None:
     sweep = swept(*answers)

@@ -14,19 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
+from sidecar.rails.connection.client import EASY, LinkClient, OldBroker, Plaintext
 from sidecar.rails.connection.faults import ConnectionFault, Fault, Heal, NotConnected, Said, classify
 from sidecar.rails.connection.logins import Login
 from sidecar.rails.connection.policy import Policy
-from sidecar.rails.names import headers
 
 FLOOR: Final = (2, 12)
 """The oldest nats-server with message schedules (C13.12-01)."""
-_EASY: Final = 1 << 20
-"""Bytes waiting for the socket. With fewer nats-py takes a publish without waiting; its bound is twice that."""
 _TLS_SCHEME: Final = "tls:"
 _NEVER: Final = 10**9
 """Seconds: the client's own pings are off, the link has its own."""
@@ -57,57 +54,12 @@ class LinkFault(Exception):  # noqa: N818 - stays inside this package
         self.said = said
 
 
-class _OldBroker(nats.errors.Error):
-    """Raised inside the login, before anything secret is sent."""
-
-
-class _Plaintext(nats.errors.Error):
-    """Raised on the greeting of a broker, before anything is sent."""
-
-
-_KNOWN_HEADERS: Final = {name.encode(): name for name in headers.KNOWN}
-
-
-class _Client(Client):
-    """The client, telling each error of the broker as it comes: a closed socket may overtake it in ``last_error``."""
-
-    said: Callable[[str], None]
-    needs_tls = False
-
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """As the library reads them, without its look at every letter of the names that a broker and we use."""
-        found: dict[str, str] = {}
-        for line in raw.split(b"\r\n"):
-            name, colon, value = line.partition(b":")
-            known = _KNOWN_HEADERS.get(name)
-            if known is not None and colon:
-                text = value.strip().decode("utf-8", "replace")
-                # A stream that stored the answer to a Direct Get gives it with two of these, its own behind the other.
-                found[known] = f"{found[known]},{text}" if known == headers.STREAM and known in found else text
-            elif line:
-                found.update(Client._parse_header_lines(line))
-        return found
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        # The library goes on in plaintext when a broker says that TLS is not required, whatever it was told itself.
-        if self.needs_tls and initial_connection:
-            if not (info.get("tls_required") or info.get("tls_available")):
-                raise _Plaintext("the broker does not offer TLS, which this connection needs")
-            info["tls_required"] = True
-        await super()._process_info(info, initial_connection)
-
-    async def _process_err(self, err_msg: str) -> None:
-        self.said(err_msg)
-        await super()._process_err(err_msg)
-
-
 class Link:
     """A login that is up, until ``ended`` says why not any more. ``report`` hears of faults that do not end it."""
 
     def __init__(self, policy: Policy, report: Callable[[Said], None]) -> None:
         self.ended: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        self._client = _Client()
+        self._client = LinkClient()
         self._client.said = self._told
         self._policy = policy
         self._report = report
@@ -124,9 +76,9 @@ class Link:
         try:
             async with asyncio.timeout(policy.connect_within):
                 await link._login(endpoint, login)
-        except (_OldBroker, _Plaintext) as error:
+        except (OldBroker, Plaintext) as error:
             await link.close()
-            fault = Fault.OLD_BROKER if isinstance(error, _OldBroker) else Fault.PLAINTEXT
+            fault = Fault.OLD_BROKER if isinstance(error, OldBroker) else Fault.PLAINTEXT
             raise LinkFault(Said(fault, str(error))) from None
         except (OSError, nats.errors.Error, TimeoutError) as error:
             await link.close()
@@ -162,7 +114,7 @@ class Link:
         version = self._client.connected_server_version
         if (version.major, version.minor) < FLOOR:
             found = f"{version.major}.{version.minor}.{version.patch}"
-            raise _OldBroker(f"the broker is nats-server {found}; {FLOOR[0]}.{FLOOR[1]} is the oldest that will do")
+            raise OldBroker(f"the broker is nats-server {found}; {FLOOR[0]}.{FLOOR[1]} is the oldest that will do")
 
     def _unmade(self, error: Exception) -> Said:
         """Why there is no link, from the error of the attempt."""
@@ -228,13 +180,19 @@ class Link:
     @property
     def easy(self) -> bool:
         """Whether the link is up and takes a publish without waiting for the socket."""
-        return not self.ended.done() and self._client.pending_data_size < _EASY
+        return not self.ended.done() and self._client.pending_data_size < EASY
+
+    def offer(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> bool:
+        """Hand one message to the socket if that needs no waiting; False where :meth:`publish` is to do it."""
+        return not self.ended.done() and self._client.offer(subject, data, reply, headers)
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Hand one message to the socket. Raises NotConnected, ConnectionFault for a payload that is too large."""
+        if self.offer(subject, data, reply, headers):
+            return
         work = self._client.publish(subject, data, reply=reply, headers=None if headers is None else dict(headers))
         try:
-            if self._client.pending_data_size < _EASY:
+            if self._client.pending_data_size < EASY:
                 await work  # it only buffers
             else:
                 await self._guarded(work)
@@ -244,9 +202,15 @@ class Link:
         except nats.errors.MaxPayloadError:
             raise ConnectionFault(Fault.MAX_PAYLOAD, "the message is larger than the broker takes") from None
 
-    async def subscribe(self, subject: str, queue: str, take: Callable[[Msg], Awaitable[None]]) -> ClientSubscription:
+    async def subscribe(self, subject: str, queue: str, take: Callable[[Msg], None]) -> ClientSubscription:
         """Subscribe; the broker's refusal, if any, is reported before the next :meth:`settle` returns."""
-        return await self._guarded(self._client.subscribe(subject, queue=queue, cb=take))
+
+        async def taken(message: Msg) -> None:
+            take(message)
+
+        placed = await self._guarded(self._client.subscribe(subject, queue=queue, cb=taken))
+        self._client.deliver(placed._id, take)
+        return placed
 
     async def settle(self) -> None:
         """Return when the broker has answered everything that was sent before; callers share round trips."""

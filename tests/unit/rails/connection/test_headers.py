@@ -6,7 +6,7 @@ import random
 
 from nats.aio.client import Client
 
-from sidecar.rails.connection.link import _Client
+from sidecar.rails.connection.client import LinkClient
 from sidecar.rails.names import headers
 
 PIECES = (
@@ -24,10 +24,10 @@ def test_every_block_of_lines_is_read_as_the_library_reads_it() -> None:
             for _ in range(chance.randrange(7))
         ]
         block = chance.choice((b"\r\n", b"\n", b"\r\n\r\n")).join(lines) + chance.choice((b"\r\n\r\n", b""))
-        assert _Client._parse_header_lines(block) == Client._parse_header_lines(block), block
+        assert LinkClient._parse_header_lines(block) == Client._parse_header_lines(block), block
 
 
 def test_a_stream_that_stands_there_twice_is_told_with_both() -> None:
     """The library keeps the last one alone, which is the broker's; the first one was in the stored message."""
     block = b"Nats-Stream: MINE\r\nNats-Stream: THEIRS\r\n\r\n"
-    assert _Client._parse_header_lines(block) == {headers.STREAM: "MINE,THEIRS"}
+    assert LinkClient._parse_header_lines(block) == {headers.STREAM: "MINE,THEIRS"}

@@ -206,39 +206,43 @@ class Group(click.Group):
     group_class = type
 
 
-_connection: Final = functools.partial(click.option, cls=_ConnectionOption)
+connection_option: Final = functools.partial(click.option, cls=_ConnectionOption)
 _OPTIONS: Final = (
-    _connection(
+    connection_option(
         "--dev",
         type=click.Path(path_type=Path, file_okay=False),
         help="Directory of a running `sidecar dev`: gives socket, key, witness and pins.",
     ),
-    _connection("--as", "workload", default="operator", show_default=True, help="With --dev: whose key to use."),
-    _connection("--socket", type=click.Path(path_type=Path), help="Unix socket of the coordinator."),
-    _connection("--key-file", type=click.Path(), help="Private key: owner-only file of 32 bytes."),
-    _connection("--key-fd", type=click.IntRange(0), help="Private key: inherited descriptor that delivers 32 bytes."),
-    _connection("--key-credential", metavar="NAME", help="Private key: credential of the service manager."),
-    _connection("--pins", type=click.Path(path_type=Path, dir_okay=False), help="Pin file of this client."),
-    _connection("--witness-id", type=HexType(16), help="Witness to trust, needed until the authority is pinned."),
-    _connection("--witness-key", type=HexType(32), help="Public key of that witness."),
-    _connection("--authority", type=FingerprintType(), help="Accept only this authority."),
-    _connection("--scopes", type=ScopesType(), help="Scopes to ask for.  [default: all that the key has]"),
-    _connection("--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."),
-    _connection(
+    connection_option("--as", "workload", default="operator", show_default=True, help="With --dev: whose key to use."),
+    connection_option("--socket", type=click.Path(path_type=Path), help="Unix socket of the coordinator."),
+    connection_option("--key-file", type=click.Path(), help="Private key: owner-only file of 32 bytes."),
+    connection_option(
+        "--key-fd", type=click.IntRange(0), help="Private key: inherited descriptor that delivers 32 bytes."
+    ),
+    connection_option("--key-credential", metavar="NAME", help="Private key: credential of the service manager."),
+    connection_option("--pins", type=click.Path(path_type=Path, dir_okay=False), help="Pin file of this client."),
+    connection_option("--witness-id", type=HexType(16), help="Witness to trust, needed until the authority is pinned."),
+    connection_option("--witness-key", type=HexType(32), help="Public key of that witness."),
+    connection_option("--authority", type=FingerprintType(), help="Accept only this authority."),
+    connection_option("--scopes", type=ScopesType(), help="Scopes to ask for.  [default: all that the key has]"),
+    connection_option(
+        "--require", multiple=True, type=click.Choice(_CAPABILITIES), help="Refuse a server without this."
+    ),
+    connection_option(
         "--wait",
         type=FiniteType(0, 86_400),
         default=0.0,
         show_default=True,
         help="Seconds to wait for the server.",
     ),
-    _connection(
+    connection_option(
         "--recover",
         type=FiniteType(0, 86_400),
         default=10.0,
         show_default=True,
         help="Seconds to look up what became of a command whose reply was lost.",
     ),
-    _connection(
+    connection_option(
         "--timeout",
         "patience",
         type=FiniteType(0.01, 3_600),

@@ -21,6 +21,11 @@ SUBCOMMANDS: Final = {
     "witness": "Run the activation witness, or ask it.",
     "space": "Spaces of a broker: make one, prove it, its limits and its backup.",
     "principal": "Principals of a space: add one, renew its creds, revoke it.",
+    "peers": "Who is in a space.",
+    "channel": "Channels of a space: list, show, set, join, leave, tail, send, history.",
+    "dm": "Direct messages: send one, read your own.",
+    "anycast": "Requests to a role: send, status, cancel, serve.",
+    "liveness": "Whether a plane of a space is served.",
     "doctor": "Examine a broker, its spaces and their credentials: what is wrong, and what to do.",
     "dev": "Run everything on loopback in one directory.",
     "config": "Print an example configuration with every key explained.",
@@ -71,8 +76,8 @@ class ExplainedGroup(click.Group):
 def command() -> None:
     """Durable work for agents, next to a nats-server.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong usage; coordinator, serve, delivery, witness and dev add their own
-    (see their help).
+    Exit codes: 0 done, 1 refused or failed, 2 wrong usage; coordinator, serve, delivery, witness, dev and the commands
+    of messaging add their own (see their help).
     """
 
 

@@ -34,6 +34,36 @@ _HELP = {
 }
 
 
+class CommandCode(IntEnum):
+    """Why a command of the messaging plane ended; the numbers mean the same for ``sidecar coordinator``."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    NO_CONNECTION = 3
+    CREDENTIALS = 4
+    UNKNOWN = 5
+
+    @property
+    def help_text(self) -> str:
+        return _COMMAND_HELP[self]
+
+
+_COMMAND_HELP = {
+    CommandCode.OK: "done, or stopped with Ctrl-C",
+    CommandCode.REFUSED: "refused by the broker or the delivery plane, or what was asked for is not so",
+    CommandCode.USAGE: "wrong usage, an unsafe or unreadable creds file included",
+    CommandCode.NO_CONNECTION: "no connection, or nobody answers; run it again later",
+    CommandCode.CREDENTIALS: "the credential has ended, or the broker does not take it",
+    CommandCode.UNKNOWN: "the outcome is unknown; the line says how to find out",
+}
+
+
+def command_documentation() -> str:
+    """The same table for the commands of the messaging plane."""
+    return "\n".join(f"{code.value:>3}  {code.help_text}" for code in CommandCode)
+
+
 def documentation() -> str:
     """The table of exit codes as plain text, one per line."""
     return "\n".join(f"{code.value:>3}  {code.help_text}" for code in ExitCode)

@@ -114,6 +114,21 @@ class Fold:
         return True
 
 
+def changes(before: Roster, now: Roster) -> list[Transition]:
+    """What happened between two reads that completed, for whoever may not watch (C6-44)."""
+    found = []
+    for key, row in now.rows.items():
+        known = before.rows.get(key)
+        if row.live and (known is None or not known.live):
+            found.append(Transition(Change.JOINED, row, known))
+        elif known is not None and known.live and not row.live:
+            found.append(Transition(Change.OFFLINE, row, known))
+        elif known is not None and row.live and not _same(known, row):
+            found.append(Transition(Change.CHANGED, row, known))
+    gone = (row for key, row in before.rows.items() if key not in now.rows and row.live)
+    return found + [Transition(Change.OFFLINE, row._replace(presence=derived(row.presence)), row) for row in gone]
+
+
 def _same(before: Row, row: Row) -> bool:
     """Whether two records differ in nothing but the heartbeat and the progress that came with it."""
     ts, active_at = row.presence.ts, row.presence.active_at

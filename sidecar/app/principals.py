@@ -21,6 +21,7 @@ from sidecar.app.space_links import SpaceFailed, as_profile, now, told
 from sidecar.app.spaces import OpenSpace, check_name, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_secret, write_private
 from sidecar.base.secret import Secret
+from sidecar.base.strictjson import SAFE_INTEGER
 from sidecar.rails.names import streams
 from sidecar.rails.names.principals import LOCAL_OWNER, Principal
 from sidecar.rails.space import retire
@@ -42,6 +43,8 @@ MINTED: Final = tuple(
 """Profiles of principals. The others are minted for a step, or by the process that is one."""
 BOUND: Final = (Profile.AGENT, Profile.DM_READER)
 """Profiles whose lifecycle binds durables."""
+FOR_GOOD: Final = SAFE_INTEGER
+"""Up to when the tokens of a key are void that is never used again, whatever the clock said when they were made."""
 _SECRET_BYTES: Final = 32
 
 
@@ -126,7 +129,8 @@ async def add(space: OpenSpace, wanted: Wanted) -> PrincipalInfo:
                 await grant(space.client, space.name, record.lifecycle, holder.readable, wanted.roles, _now_ms())
         if wanted.profile in BOUND:
             async with told():
-                await activate(space.client, space.name, record.lifecycle, wanted.roles)
+                known = record.frontiers.get(streams.DM.stream(space.name))
+                await activate(space.client, space.name, record.lifecycle, wanted.roles, known=known)
                 begin = await dm_frontier(space.client, space.name, record.lifecycle)
             record = replace(record, frontiers={streams.DM.stream(space.name): begin})
         _mint(space.account, space.form, shelf, record)
@@ -196,7 +200,7 @@ async def revoke(space: OpenSpace, principal: Principal) -> PrincipalInfo:
             return _info(shelf, record)
         record = shelf.write(replace(record, stage=Stage.ENDING))
         if shelf.key_file.exists():
-            await space.push(space.account.revoke(space.trust, _key(shelf).public, now()))
+            await space.push(space.account.revoke(space.trust, _key(shelf).public, FOR_GOOD))
         if record.wanted.profile in BOUND:
             record = await _retire(space, shelf, record)
         for path in (shelf.creds_file, shelf.key_file):

@@ -145,6 +145,20 @@ async def test_what_a_redirected_read_put_in_place_of_a_read_list_hinders_no_cha
         assert info.record.stage is Stage.ENDED
 
 
+@pytest.mark.req("C8-30", "C4-09")
+async def test_durables_that_were_deleted_are_made_where_the_lifecycle_begins(broker: SpaceBroker) -> None:
+    async with opened(broker) as space, await root(broker, space) as hand:
+        await hand.client.request(f"{P}.inst.local.alice.local.bob", b"before", timeout=EVENT_SECONDS)
+        first = (await add(space, agent())).record
+        await hand.client.request(f"{P}.inst.local.alice.local.bob", b"waits", timeout=EVENT_SECONDS)
+        name = f"DM_main.dm_local-alice-{first.uid}"
+        assert (await ask(hand.client, f"{JS}.CONSUMER.DELETE.{name}"))["success"]
+        again = (await add(space, agent())).record
+        assert (again.uid, again.frontiers) == (first.uid, first.frontiers)
+        got = await hand.client.request(f"{JS}.CONSUMER.MSG.NEXT.{name}", b"1", timeout=EVENT_SECONDS, old_style=True)
+        assert got.data == b"waits"
+
+
 @pytest.mark.req("C8-33", "C8-35", "C8-30", "CB-74", "CB-76", "CD-03", "CD-04")
 async def test_a_successor_sees_nothing_of_the_life_before_nor_of_the_gap(broker: SpaceBroker) -> None:
     async with opened(broker) as space:
@@ -201,6 +215,22 @@ async def test_a_revoked_credential_ends_at_once_and_never_comes_back(broker: Sp
         again = await add(space, agent())
         async with connected(broker, again.creds) as user:
             assert await user.may_publish(f"{P}.chat.local.alice.general", b"x")
+
+
+@pytest.mark.req("C9-44")
+async def test_a_token_of_a_time_when_the_clock_was_ahead_is_revoked_as_well(
+    broker: SpaceBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(broker) as space:
+        await add(space, agent())
+        monkeypatch.setattr("sidecar.app.principals.now", lambda: clock() + 86_400)
+        ahead = renew(broker.directory, SPACE, local("alice"), 7200)
+        monkeypatch.undo()
+        await asyncio.to_thread(ahead.creds.rename, broker.directory / "ahead.creds")
+        async with connected(broker, broker.directory / "ahead.creds") as user:
+            await revoke(space, local("alice"))
+            async with asyncio.timeout(EVENT_SECONDS):
+                await user.closed.wait()
 
 
 @pytest.mark.req("C2-03", "C2-04", "C2-05", "C10-16")

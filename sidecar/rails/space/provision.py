@@ -50,15 +50,25 @@ async def provision(client: Client, space: str, limits: Limits | None = None, *,
 
 
 async def activate(
-    client: Client, space: str, lifecycle: Lifecycle, roles: tuple[str, ...] = (), *, seconds: float = 10.0
+    client: Client,
+    space: str,
+    lifecycle: Lifecycle,
+    roles: tuple[str, ...] = (),
+    *,
+    known: int | None = None,
+    seconds: float = 10.0,
 ) -> list[str]:
     """Make the durables of a lifecycle that begins now, and the queues of its roles; the names of those that were made.
 
     What is there stays, with the frontier that was taken first: an activation may be repeated after a crash. The DM
-    frontier is read before anything is made (C8-30). Raises WrongShape, BrokerRefused, nats.errors.TimeoutError.
+    frontier is read before anything is made (C8-30); ``known`` is that of an earlier activation of the lifecycle, so
+    that a durable which somebody has deleted since begins where it began, and nothing that waited in it is lost.
+    Raises WrongShape, BrokerRefused, nats.errors.TimeoutError.
     """
-    dm = await ask(client, api.STREAM_INFO.build(stream=streams.DM.stream(space)), seconds=seconds)
-    frontier = int(dm["state"]["last_seq"])
+    frontier = known
+    if frontier is None:
+        dm = await ask(client, api.STREAM_INFO.build(stream=streams.DM.stream(space)), seconds=seconds)
+        frontier = int(dm["state"]["last_seq"])
     made, faults = [], {}
     for name, wanted in durables(space, lifecycle, roles, frontier).items():
         stream, config = wanted["stream_name"], wanted["config"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.base.secret import Secret
+from sidecar.ops.logging import told
 from sidecar.rails.connection.faults import CredentialsRefused, Fault, Said
 from sidecar.rails.connection.link import LinkFault
 from sidecar.rails.connection.logins import CredsLogin, Login, OpenLogin
@@ -54,8 +55,8 @@ class Wallet:
         except InvalidCreds as error:
             raise LinkFault(Said(Fault.CREDENTIALS, str(error))) from None
         except Exception as error:
-            # Whatever it says may hold a secret: its type is enough.
-            raise LinkFault(Said(Fault.CREDENTIALS, f"the minter failed: {type(error).__name__}")) from None
+            # What an error that is not ours says may hold a secret.
+            raise LinkFault(Said(Fault.CREDENTIALS, f"the minter failed: {told(error)}")) from None
         if self._login is not None and login.connection != self._login.connection:
             raise LinkFault(Said(Fault.CREDENTIALS_REFUSED, "the credentials are of another user key"))
         self._login, self._expires_at, self._renew_at = login, expires_at, None

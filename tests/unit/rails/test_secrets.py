@@ -8,6 +8,7 @@ import dataclasses
 import hmac
 import json
 import pickle
+import re
 import time
 import traceback
 from collections.abc import Callable
@@ -162,14 +163,19 @@ def test_creds_that_are_refused_are_not_shown(tmp_path: Path, holders: dict[str,
             assert not spellings_in(shown)
 
 
-def test_a_minter_that_fails_tells_its_type_alone() -> None:
+def test_a_minter_that_fails_tells_its_type_and_place_alone() -> None:
     async def mint() -> Credentials:
         raise RuntimeError(TEXT)
 
     with pytest.raises(LinkFault) as failed:
         asyncio.run(Wallet(mint, 1).refill())
-    assert str(failed.value) == "the minter failed: RuntimeError"
+    assert re.fullmatch(r"the minter failed: RuntimeError at test_secrets\.py:\d+", str(failed.value))
     assert not spellings_in("".join(traceback.format_exception(failed.value)))
+
+
+def test_a_creds_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LinkFault, match=r"the minter failed: UnsafeFile: .*ann\.creds cannot be read: No such file"):
+        asyncio.run(Wallet(CredsFile(tmp_path / "ann.creds", time.time), 1).refill())  # type: ignore[arg-type]
 
 
 def test_secrets_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

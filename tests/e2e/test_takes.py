@@ -431,3 +431,20 @@ async def test_a_link_that_is_cut_between_take_and_show_has_the_request_taken_on
         assert await rev.again() is copy
         assert await rev.read(copy)
         assert [body["count"] for _, body in served.seen] == [1, 1]
+
+
+@pytest.mark.req("C8.1-12")
+async def test_a_take_whose_reader_gave_up_leaves_no_books_behind(main: Town) -> None:
+    async with holder(main, "r99") as rev, plane(main) as served:
+        served.answers = [None]
+        await asked(main, "r99")
+        copy = await rev.copy()
+        reading = asyncio.create_task(rev.read(copy))
+        await soon(lambda: len(served.seen) == 1)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert rev.gate.held == 0
+        served.answers = []
+        assert await rev.read(copy), "it is still this holder's"
+        copy.show()
+        await copy.ack()

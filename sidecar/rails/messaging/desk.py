@@ -140,7 +140,7 @@ class Desk(Generic[Held]):
         """A durable copy came. Without a delivery it is acked at once; with one that is out it counts as shown. A copy
         that is delivered again takes the place of the earlier one."""
         delivery, new = self._by_place.get(place), False
-        if delivery is None:
+        if delivery is None or delivery.message != received.message:  # the stream may have been made anew
             delivery, new = self.take(received, via)
         if delivery is not None:
             delivery.copies[place] = held
@@ -169,7 +169,8 @@ class Desk(Generic[Held]):
         self._bound.pop(delivery.key, None)
         self._by_identity.pop(delivery.identity, None)
         for place in delivery.copies:
-            self._by_place.pop(place, None)
+            if self._by_place.get(place) is delivery:
+                del self._by_place[place]
         if again:
             self._shown.forget(delivery.identity)
         return list(delivery.copies.values())

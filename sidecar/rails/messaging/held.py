@@ -79,7 +79,8 @@ STEPS: Final[dict[tuple[Copy, Wish], tuple[Copy, Word | None]]] = {
     **{(Copy.SETTLED, wish): (Copy.SETTLED, None) for wish in Wish},
 }
 """Every state with every wish but one: a copy that was not shown is not acked."""
-_TIMED: Final = (Word.NAK, Word.RENEW)
+TIMED: Final = (Word.NAK, Word.RENEW)
+"""Words that are about the ack wait of a copy, and worth nothing after it."""
 
 
 class Held:
@@ -111,7 +112,7 @@ class Held:
         if step is None:
             raise NotShown("a copy is acked when it was shown or handled, not before")
         self.state, word = step
-        return None if word in _TIMED and not self.fresh(now) else word
+        return None if word in TIMED and not self.fresh(now) else word
 
     def renewed(self, said: Now) -> None:
         """A renewal that was said at this time got through."""

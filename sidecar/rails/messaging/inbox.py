@@ -196,7 +196,7 @@ class Inbox:
         place = Place(durable.consumer, copy.frame.sequence)
         delivery, new = self._desk.take_durable(received, via, place, copy)
         if delivery is not None:
-            delivery.notice = notice
+            delivery.notice = notice or delivery.notice
             if self._notices is not None and via is Via.BACKSTOP:
                 delivery.eviction = self._notices.eviction(copy.frame) or delivery.eviction
         if new and delivery is not None:
@@ -264,7 +264,7 @@ class Inbox:
 
     async def next(self) -> Delivered:
         """The next delivery, in the order of the first copies. Raises InboxClosed, or what :meth:`fail` said."""
-        if self._keeper is None:
+        if self._keeper is None and not self._closed:
             self._keeper = asyncio.create_task(self._keep())
         while True:
             while not self._waiting:
@@ -289,11 +289,17 @@ class Inbox:
         self._parked[copy] = (self._roles[delivery.meta.target], delivery.arrival)
         if len(self._parked) > MOST_PARKED:
             del self._parked[next(iter(self._parked))]
-        if await gate.admit(copy, delivery.message):
+        try:
+            shown = await gate.admit(copy, delivery.message)
+        except BaseException:  # whoever asked for it waits no more: the next one who asks gets it
             self._parked.pop(copy, None)
-            return True
-        self._desk.close(delivery, again=True)
-        return False
+            self._put(delivery)
+            raise
+        if shown:
+            self._parked.pop(copy, None)
+        else:
+            self._desk.close(delivery, again=True)
+        return shown
 
     def _handed_out(self, delivery: Delivery[HeldCopy]) -> Delivered:
         if delivery.copies:
@@ -325,8 +331,8 @@ class Inbox:
         while True:
             await asyncio.sleep(RENEWAL_TICK)
             self._gauges(len(self._waiting), self._desk.out)
-            for delivery in self._desk.bound:
-                await self._tend(delivery)
+            # Beside each other, so that the renewals of a mediated space go in few calls.
+            await asyncio.gather(*(copy.renew() for delivery in self._desk.bound for copy in self._due(delivery)))
 
     def _gauges(self, waiting: int, out: int) -> None:
         """Tell how much there is, from time to time: several members of a process share the gauges."""
@@ -335,7 +341,8 @@ class Inbox:
             self._metrics.gauge("messaging_in_flight").inc(out - self._told[1])
         self._told = (waiting, out)
 
-    async def _tend(self, delivery: Delivery[HeldCopy]) -> None:
+    def _due(self, delivery: Delivery[HeldCopy]) -> list[HeldCopy]:
+        """The copies to renew; none of a delivery that is given up."""
         now = self._clock()
         delivery.out_since = delivery.out_since or now.mono
         if now.mono - delivery.out_since > HANDLING_SECONDS:
@@ -345,10 +352,8 @@ class Inbox:
                 self._metrics.counter("messaging_given_up").inc()
             if self._log is not None:
                 self._log.error("delivery_given_up", kind=delivery.meta.kind, key=delivery.key)
-            return
-        for copy in list(delivery.copies.values()):
-            if copy.held.renew_in(now) <= RENEWAL_TICK:
-                await copy.renew()
+            return []
+        return [copy for copy in delivery.copies.values() if copy.held.renew_in(now) <= RENEWAL_TICK]
 
     # ---- the end ----
 
@@ -381,12 +386,14 @@ class Inbox:
         self._closed = True
         self._some.set()
         self._moved.set()
-        while self._waiting:
-            await self._put_back(self._waiting.popleft())
-        if not await self.drain(drain):
-            for delivery in self._desk.bound:
-                await self._put_back(delivery)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        self._gauges(0, 0)
+        try:
+            while self._waiting:
+                await self._put_back(self._waiting.popleft())
+            if not await self.drain(drain):
+                for delivery in self._desk.bound:
+                    await self._put_back(delivery)
+        finally:
+            if self._keeper is not None:
+                self._keeper.cancel()
+                await asyncio.gather(self._keeper, return_exceptions=True)
+            self._gauges(0, 0)

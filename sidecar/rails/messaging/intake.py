@@ -26,7 +26,7 @@ from sidecar.rails.connection import Connection, ConnectionFault, NotConnected
 from sidecar.rails.connection.streams import HEARTBEAT, BoundConsumer
 from sidecar.rails.messaging.durables import Durable, Odd
 from sidecar.rails.messaging.frames import Frame, frame_of
-from sidecar.rails.messaging.held import Copy, Held, Wish, Word
+from sidecar.rails.messaging.held import TIMED, Copy, Held, Wish, Word
 from sidecar.rails.names import InvalidName
 from sidecar.rails.names.acks import ack_subject
 
@@ -328,6 +328,9 @@ class RawIntake(Source):
         """Hand a word to the broker, without an answer."""
         subject = ack_subject(self.durable.stream, self.durable.consumer, frame.token)
         body = word.body
+        if word in TIMED and not self._connection.linked:  # until there is a link again, the ack wait does the same
+            self._settled(word, "lost")
+            return False
         if word is Word.NAK and delay > 0:
             body += b" " + json.dumps({"delay": int(delay * _NANO)}).encode()
         try:

@@ -26,7 +26,7 @@ from sidecar.rails.endpoint.codes import CallError, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT, MAX_BATCH, MAX_SETTLED
 from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.frames import BadFrame, Frame, read_frame
-from sidecar.rails.messaging.held import Held, Word
+from sidecar.rails.messaging.held import TIMED, Held, Word
 from sidecar.rails.messaging.intake import ROLE_BATCH, IntakeRefused, Source
 from sidecar.rails.messaging.pacing import Backoff, Batching
 
@@ -41,7 +41,6 @@ without a word."""
 FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
 MAX_WORDS: Final = 4096
 """Words that wait for the plane. Above it the oldest is lost, and its copy comes again."""
-_TIMED: Final = (Word.NAK, Word.RENEW)
 
 
 class Calls(Protocol):
@@ -89,6 +88,7 @@ class MediatedIntake(Source):
         self._some = asyncio.Event()
         self._settler: asyncio.Task[None] | None = None
         self._failing = False
+        self._closed = False
 
     def _about(self) -> dict[str, JsonValue]:
         role: dict[str, JsonValue] = {"role": self.durable.role} if self.durable.role else {}
@@ -176,6 +176,9 @@ class MediatedIntake(Source):
 
     async def say(self, frame: Frame, word: Word, delay: float) -> bool:
         """Queue a word for the plane. A renewal returns when the plane has it or it got lost; the others at once."""
+        if self._closed:  # nobody would send it, and nobody may wait for that
+            self._settled(word, "lost")
+            return False
         if word is Word.RENEW:
             self._held[frame.token] = self._clock()
         else:
@@ -210,9 +213,9 @@ class MediatedIntake(Source):
             )  # fmt: skip
         except CallError:
             for item in items:
-                if item.word in _TIMED:
+                if item.word in TIMED:
                     self._lost(item)
-            self._words.extendleft(item for item in reversed(items) if item.word not in _TIMED)
+            self._words.extendleft(item for item in reversed(items) if item.word not in TIMED)
             return False
         except asyncio.CancelledError:
             self._words.extendleft(reversed(items))
@@ -244,6 +247,7 @@ class MediatedIntake(Source):
     async def close(self) -> None:
         """Stop for good; the words that wait are said once more, for a bounded time."""
         await super().close()
+        self._closed = True
         for task in (self._holder, self._settler):
             if task is not None:
                 task.cancel()

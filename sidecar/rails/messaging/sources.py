@@ -63,8 +63,8 @@ class Sources:
         self._stopped_ones: list[Intake] = []
 
     def start(self) -> None:
-        """Begin to read; nothing the second time."""
-        if self._tasks:
+        """Begin to read; nothing the second time, and nothing after the end."""
+        if self._tasks or self._closing:
             return
         own = [durable for durable in self._durables if durable.source is not From.ROLE]
         roles = [durable for durable in self._durables if durable.source is From.ROLE]

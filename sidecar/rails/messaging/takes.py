@@ -150,6 +150,7 @@ class TakeGate:
         self._metrics, self._log = metrics, log
         self._epoch = ""
         self._requests: dict[tuple[str, int], _Request] = {}
+        self._counted = 0
         self._answers: dict[str, asyncio.Future[Msg]] = {}
         self._replies: dict[str, tuple[Subscription, asyncio.Task[None]]] = {}
         self._backoff = Backoff(first_retry, LONGEST_RETRY)
@@ -181,13 +182,21 @@ class TakeGate:
             return False
         if request.place is not Place.OFFERED:
             return False  # it will be offered
+        try:
+            return await self._step(request, self._what_now(copy))
+        except BaseException:  # whoever wanted to show it waits no more, and may offer it again
+            self._drop(request)
+            raise
+
+    def _what_now(self, copy: HeldCopy) -> Event:
+        """What happens to a copy that the host is about to show."""
         if not copy.fresh:
-            return await self._step(request, Event.STALE)
+            return Event.STALE
         if not self._connection.linked:
-            return await self._step(request, Event.LOST)
+            return Event.LOST
         if self._retry_at is not None and self._clock().mono < self._retry_at:
-            return await self._step(request, Event.PUT_OFF)
-        return await self._step(request, Event.READ)
+            return Event.PUT_OFF
+        return Event.READ
 
     def _request(self, copy: HeldCopy, message: Message) -> _Request | None:
         """The books of a copy, new ones for a newer copy; None when too many are held, or it is for no role."""
@@ -252,8 +261,9 @@ class TakeGate:
         self._count_held()
 
     def _count_held(self) -> None:
-        if self._metrics is not None:
-            self._metrics.gauge("messaging_requests_held").set(len(self._requests))
+        if self._metrics is not None:  # several members of a process share the gauge
+            self._metrics.gauge("messaging_requests_held").inc(len(self._requests) - self._counted)
+        self._counted = len(self._requests)
 
     async def _reread(self, request: _Request) -> Event:
         try:

@@ -122,3 +122,17 @@ def test_what_is_open_has_a_bound() -> None:
     assert desk.out == 4
     desk.close(desk.bound[0])
     assert not desk.full
+
+
+@pytest.mark.req("C8-62", "C4-19")
+def test_a_copy_of_a_stream_that_was_made_anew_is_another_message() -> None:
+    desk = Desk[str]()
+    old, _ = desk.take_durable(received("a"), Via.DURABLE, Place("dm", 1), "old")
+    assert old is not None
+    desk.hand_out(old)
+    other, new = desk.take_durable(received("b"), Via.DURABLE, Place("dm", 1), "new")
+    assert new
+    assert other is not None
+    assert other is not old
+    assert desk.close(old) == ["old"], "nobody acks what nobody was shown"
+    assert desk.take_durable(received("b"), Via.DURABLE, Place("dm", 1), "newer") == (other, False)

@@ -273,3 +273,73 @@ async def test_in_whatever_order_copies_come_each_message_is_shown_once_and_ever
         await inbox.close()
         with pytest.raises(InboxClosed):
             await inbox.next()
+
+
+class Slow(Gate):
+    """Decides when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decide = asyncio.Event()
+
+    async def admit(self, copy: HeldCopy, message: Message) -> bool:
+        await super().admit(copy, message)
+        await self.decide.wait()
+        return True
+
+
+@pytest.mark.req("C8.1-12", "C8-62")
+async def test_a_request_whose_reader_gave_up_waiting_for_the_take_is_the_next_delivery() -> None:
+    """``asyncio.timeout`` around the wait for the next delivery must not make a message vanish."""
+    time = Time()
+    inbox, _ = made(time)
+    inbox.gate = gate = Slow()
+    said = Said(ROLE, time)
+    await inbox.durable(said.copy(7), ROLE)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await inbox.next()
+    await inbox.durable(said.copy(7), ROLE)  # delivered again
+    await inbox.live(live("b"))
+    gate.decide.set()
+    async with asyncio.timeout(5):
+        found = [await inbox.next(), await inbox.next()]
+    assert [one.message.id for one in found] == ["m7", "b"]
+    await found[0].handled()
+    assert said.words == [(7, Word.ACK)]
+    await inbox.close()
+
+
+class Lost(Said):
+    """A durable whose renewals wait for an answer that does not come."""
+
+    async def say(self, frame: Frame, word: Word, delay: float) -> bool:
+        await super().say(frame, word, delay)
+        if word is Word.RENEW:
+            await asyncio.Event().wait()
+        return True
+
+
+@pytest.mark.req("C8-66")
+async def test_a_renewal_that_waits_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RENEWAL_TICK", 0.001)
+    time = Time()
+    inbox, _ = made(time)
+    lost = Lost(DM, time)
+    for sequence in (1, 2):
+        await inbox.durable(lost.copy(sequence), DM)
+        await inbox.next()
+    time.at += 20.0
+    async with asyncio.timeout(5):
+        while len(lost.words) < 2:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+    await inbox.close()
+
+
+async def test_whoever_asks_behind_the_end_leaves_nothing_running() -> None:
+    inbox, _ = made(Time())
+    await inbox.close()
+    before = asyncio.all_tasks()
+    with pytest.raises(InboxClosed):
+        await inbox.next()
+    assert asyncio.all_tasks() == before

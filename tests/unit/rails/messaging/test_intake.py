@@ -19,7 +19,7 @@ from sidecar.rails.messaging import mediated_intake
 from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.frames import Frame, frame_value
 from sidecar.rails.messaging.held import ACK_WAIT, NotShown, Word
-from sidecar.rails.messaging.intake import IntakeClosed, IntakeRefused, Source
+from sidecar.rails.messaging.intake import IntakeClosed, IntakeRefused, RawIntake, Source
 from sidecar.rails.messaging.mediated_intake import MAX_WORDS, MediatedIntake
 from sidecar.rails.names import Lifecycle, Principal
 
@@ -223,3 +223,39 @@ async def test_what_depends_on_the_ack_wait_is_not_said_later(clock: Clock) -> N
     await source.close()
     assert plane.settles == []
     assert metrics.totals("messaging_settled") == {("renew", "lost"): 1, ("nak", "lost"): 1, ("ack", "lost"): 1}
+
+
+@pytest.mark.req("C8-66", "C8-67")
+async def test_a_word_behind_the_end_is_lost_and_waits_for_nobody(clock: Clock) -> None:
+    """The durable may have ended under copies that are still with the member."""
+    metrics, plane = Metrics(), Plane({"frames": [frame_value(frame(1))]})
+    source = intake(plane, clock, metrics)
+    copy = await source.take()
+    await source.close()
+    copy.show()
+    async with asyncio.timeout(5):
+        assert not await copy.renew()
+    await copy.ack()
+    assert metrics.totals("messaging_settled") == {("renew", "lost"): 1, ("ack", "lost"): 1}
+
+
+class Unlinked:
+    """A connection without a link: whoever sends waits for one."""
+
+    linked = False
+    sent = 0
+
+    async def send(self, subject: str, data: bytes) -> None:
+        self.sent += 1
+
+
+@pytest.mark.req("C8-63", "C8-67")
+async def test_a_raw_copy_is_not_put_back_or_renewed_without_a_link(clock: Clock) -> None:
+    """A member that closes with a thousand copies while the broker is away would wait seconds for each."""
+    connection, metrics = Unlinked(), Metrics()
+    source = RawIntake(connection, DM, clock=clock, metrics=metrics)  # type: ignore[arg-type]
+    assert not await source.say(frame(1), Word.NAK, 0.0)
+    assert not await source.say(frame(1), Word.RENEW, 0.0)
+    assert await source.say(frame(1), Word.ACK, 0.0)
+    assert connection.sent == 1
+    assert metrics.totals("messaging_settled") == {("nak", "lost"): 1, ("renew", "lost"): 1, ("ack", "sent"): 1}

@@ -89,7 +89,12 @@ class Child:
         if not line:
             code = await self.process.wait()
             raise ChildFailed(f"{self.name} ended with exit code {code}, see {self.log}")
-        value: dict[str, Any] = json.loads(line)
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ChildFailed(f"{self.name} says something else than that it is ready, see {self.log}")
         return value
 
     async def _poll_probe(self) -> dict[str, Any]:
@@ -153,8 +158,9 @@ class Supervisor:
                 self._on_event(f"{child.name} is ready again (pid {child.process.pid})")
                 if on_ready is not None:
                     on_ready(child)
-            except (ChildFailed, OSError) as error:
-                # Also a full disk or a log directory that is gone: it may pass, and the watch must outlive it.
+            except (ChildFailed, OSError, ValueError) as error:
+                # Also a full disk, a log directory that is gone, or a file that is open to others: it may pass, and the
+                # watch must outlive it.
                 self._on_event(str(error))
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.app.supervisor import Child, ChildFailed, Supervisor
+from sidecar.base.safefile import UnsafeFile
 
 READY = "import json,os,signal;print(json.dumps({'pid':os.getpid()}),flush=True);signal.pause()"
 
@@ -97,6 +98,42 @@ async def test_a_child_whose_log_cannot_be_opened_is_tried_again(tmp_path: Path)
         logs.mkdir()
         await again.wait()
     await supervisor.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_child_whose_readiness_cannot_be_told_is_watched_on(tmp_path: Path) -> None:
+    """The file that says what is ready has become unsafe: whoever tells raises, each time until it is put right."""
+    starts = 0
+    third = asyncio.Event()
+
+    def on_ready(program: Child) -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            program.process.kill()  # type: ignore[union-attr]
+            raise UnsafeFile(tmp_path, "is open to others")
+        if starts == 3:
+            third.set()
+
+    events: list[str] = []
+    supervisor = Supervisor(events.append)
+    program = child(tmp_path, READY)
+    await supervisor.start(program, on_ready)
+    assert program.process is not None
+    program.process.kill()
+    async with asyncio.timeout(30):
+        await third.wait()
+    assert any("open to others" in event for event in events)
+    await supervisor.stop()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("line", ["no json", "[]"])
+async def test_a_child_that_says_something_else_is_told(tmp_path: Path, line: str) -> None:
+    program = child(tmp_path, f"import signal;print({line!r},flush=True);signal.pause()")
+    with pytest.raises(ChildFailed, match=r"something else.*child\.log"):
+        await program.start()
+    await program.stop()
 
 
 @pytest.mark.asyncio

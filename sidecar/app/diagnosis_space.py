@@ -77,7 +77,7 @@ def judge_durables(space: str, members: Iterable[tuple[Lifecycle, tuple[str, ...
     findings = []
     if missing:
         why = "its member gets no direct messages, no durable copies or no work"
-        do = "revoke and add the principal anew: what was sent since is lost to it in any case"
+        do = "give the same command once more: sidecar principal add; what waited and what it had comes again"
         what = f"missing: {listed(dict.fromkeys(missing))}"
         findings.append(Finding("durables", Level.FAIL, what, why, do, space))
     if differing:

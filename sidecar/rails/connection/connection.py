@@ -150,13 +150,19 @@ class Connection:
     ) -> None:
         """Publish without waiting for the broker: acks, answers to it, and what it acknowledges elsewhere. A refusal is
         only counted and noticed. Raises NotConnected, Stopped, ConnectionFault for a message that is too large."""
-        link = self._link
-        if link is not None and link.offer(subject, data, reply, headers):
+        if self.offer(subject, data, reply=reply, headers=headers):
             return
         if not self.linked:
             await self._bounded(self._ready())
         with self._now().used() as link:
             await link.publish(subject, data, reply, headers)
+
+    def offer(
+        self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """What :meth:`send` does, if that needs no waiting; False: nothing was done, and it is to be asked."""
+        link = self._link
+        return link is not None and link.offer(subject, data, reply, headers)
 
     @contextlib.asynccontextmanager
     async def exchange(

@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sidecar.rails.names import headers
-from sidecar.rails.names.limits import BACKSTOP_COUNT, MAX_SAFE_INTEGER
+from sidecar.rails.names.limits import BACKSTOP_COUNT, MAX_SAFE_INTEGER, MAX_SUBJECT
 from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.names.subjects import Delivery, delivery_of
 
@@ -34,6 +35,9 @@ class Why(StrEnum):
     """It is a member: its read list and the interval of its membership count."""
     MENTION = "mention"
     """It was mentioned on a live channel: its read list alone counts."""
+
+
+_WHYS: Final = {why.value: why for why in Why}
 
 
 class MalformedCopy(ValueError):  # noqa: N818 - a state of the frame
@@ -70,19 +74,25 @@ def handed_off(written: Mapping[str, str], limit: int | None) -> dict[str, str]:
 def decode(found: Mapping[str, str], space: str) -> Copy:
     """The copy that a frame's headers describe; MalformedCopy unless it is one of a post that may be shown (C3-09)."""
     subject = found.get(headers.COPY_SUBJECT, "")
-    delivery = delivery_of(subject)
-    if delivery is None or delivery.kind != _KIND or delivery.space != space:
-        raise MalformedCopy("its subject is no post of this space")
-    if not delivery.surfaces or not delivery.concrete:
-        raise MalformedCopy("its subject is not of a principal on one channel")
+    delivery = _post(subject, space) if len(subject) <= MAX_SUBJECT else None
+    if delivery is None:
+        raise MalformedCopy("its subject is no post of this space by a principal on one channel")
     sequence = _whole(found.get(headers.COPY_SEQUENCE, ""))
     if not sequence:
         raise MalformedCopy("its sequence is no whole number from 1 on")
-    try:
-        why = Why(found.get(headers.COPY_WHY, ""))
-    except ValueError:
-        raise MalformedCopy("it does not say why it was made") from None
+    why = _WHYS.get(found.get(headers.COPY_WHY, ""))
+    if why is None:
+        raise MalformedCopy("it does not say why it was made")
     return Copy(subject, delivery, sequence, why)
+
+
+@lru_cache(maxsize=1024)
+def _post(subject: str, space: str) -> Delivery | None:
+    """The post that a subject is of; many copies name the same few."""
+    delivery = delivery_of(subject)
+    if delivery is None or delivery.kind != _KIND or delivery.space != space:
+        return None
+    return delivery if delivery.surfaces and delivery.concrete else None
 
 
 def limit_of(found: Mapping[str, str]) -> int | None:

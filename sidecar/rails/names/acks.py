@@ -9,6 +9,7 @@ the copy of another.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from sidecar.rails.names.api import ACK
@@ -49,7 +50,7 @@ def parse_tail(text: object) -> AckTail:
 
 def tail_of(reply: str, stream: str, consumer: str) -> AckTail:
     """The numbers of a copy of this consumer; InvalidName for the copy of any other, and for another form."""
-    prefix = f"{ACK.build(stream=stream, consumer=consumer)}."
+    prefix = _prefix(stream, consumer)
     if not reply.startswith(prefix):
         raise InvalidName("ack", "the copy is of another consumer", "C8-39")
     return parse_tail(reply[len(prefix) :])
@@ -57,4 +58,10 @@ def tail_of(reply: str, stream: str, consumer: str) -> AckTail:
 
 def ack_subject(stream: str, consumer: str, tail: str) -> str:
     """Where the copy is settled; InvalidName for a tail that is not five numbers."""
-    return f"{ACK.build(stream=stream, consumer=consumer)}.{parse_tail(tail).text}"
+    return f"{_prefix(stream, consumer)}{parse_tail(tail).text}"
+
+
+@lru_cache(maxsize=1024)
+def _prefix(stream: str, consumer: str) -> str:
+    """What stands before the numbers; a reader has few consumers, and many copies of each."""
+    return f"{ACK.build(stream=stream, consumer=consumer)}."

@@ -49,7 +49,10 @@ class MemberIndex:
         rows = self._by_lifecycle.get(lifecycle)
         if rows is None:
             return False
-        covering = (rows.get(one) for one in (*families_of(channel), channel))
+        row = rows.get(channel)
+        if row is not None and row.holds(sequence):
+            return True
+        covering = (rows.get(one) for one in families_of(channel))
         return any(row is not None and row.holds(sequence) for row in covering)
 
     def oldest(self) -> int | None:

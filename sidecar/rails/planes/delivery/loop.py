@@ -336,7 +336,8 @@ class CopyLoop(ABC):
             held, body, point = self._settling.popleft()
             if point is not None:
                 await self._reached(point)
-            await self._insisted(lambda reply=held.message.reply, body=body: self._say(reply, body))  # type: ignore[misc]
+            if not self.plane.connection.offer(held.message.reply, body):
+                await self._insisted(lambda reply=held.message.reply, body=body: self._say(reply, body))  # type: ignore[misc]
             self._bytes -= self._in_hand.pop(held.tail.sequence, 0)
             self._freed.set()
             if body is headers.ACK:
@@ -369,4 +370,4 @@ def _nak(seconds: float) -> bytes:
 
 def header_bytes(found: Mapping[str, str]) -> int:
     """Bytes of a header block as the broker counts them; the values are ASCII."""
-    return _LINE + sum(len(name) + len(value) + _PAIR for name, value in found.items())
+    return _LINE + sum(map(len, found)) + sum(map(len, found.values())) + _PAIR * len(found)

@@ -10,8 +10,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_messaging_heartbeats",
         Kind.COUNTER,
-        "Writes of the own presence record; three in a row that are not `stored` make peers see the member offline.",
-        (one_of("outcome", "stored", "refused", "denied", "unreachable"),),
+        "Writes of the own presence record, one in three asks whether it was `stored`, the others are `sent`; "
+        "three in a row that are neither make peers see the member offline.",
+        (one_of("outcome", "stored", "sent", "refused", "denied", "unreachable"),),
     ),
     Metric(
         "sidecar_messaging_reads",

@@ -23,11 +23,14 @@ from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.presence import Card, Presence, ReportedCondition, Runtime, encode_presence
 from sidecar.rails.envelopes.schema import Attention, ChannelMode, Status
 from sidecar.rails.names import Lifecycle, Principal, buckets
-from sidecar.rails.names.limits import HEARTBEAT_MS
+from sidecar.rails.names.limits import HEARTBEAT_MS, LIVENESS_WINDOW_MS
 from sidecar.rails.names.tokens import GRAMMARS
 
 _SHORTEST: Final = 0.1
 """Seconds between two puts, however often the record changes: what changes meanwhile is in the next one."""
+ASKED_EVERY: Final = LIVENESS_WINDOW_MS // HEARTBEAT_MS
+"""Of so many records that say the same but for the time, one asks the broker whether it was stored: a refusal is known
+within the time in which peers take a silent member for offline. The acknowledgement is most of what a put costs."""
 FAREWELL_SECONDS: Final = 1.0
 """How long a closing instance tries to say that it is gone; its peers find that out anyway."""
 _NO_MODES: Final[Mapping[str, ChannelMode]] = MappingProxyType({})
@@ -133,6 +136,8 @@ class Beat(StrEnum):
     """How a put ended; the values are metric labels."""
 
     STORED = "stored"
+    SENT = "sent"
+    """Put without asking: the link took it, and one of the next will tell."""
     REFUSED = "refused"
     DENIED = "denied"
     UNREACHABLE = "unreachable"
@@ -163,6 +168,7 @@ class Heartbeat:
         self._interval = interval_ms / 1000
         self._wake: asyncio.Future[None] | None = None
         self._changed = False
+        self._unasked = 0
         self._written: tuple[OwnPresence, bytes] | None = None
         self._runner: asyncio.Task[None] | None = None
 
@@ -216,7 +222,15 @@ class Heartbeat:
         outcome = Beat.STORED
         error: Exception | None = None
         try:
-            await self._put(self._record())
+            same = self._written is not None and self._written[0] is self.own
+            record = self._record()
+            if same and self._unasked + 1 < ASKED_EVERY and self._connection.offer(self._subject, record):
+                self._unasked += 1
+                outcome = Beat.SENT
+            else:
+                self._unasked = ASKED_EVERY  # what fails is asked for again
+                await self._put(record)
+                self._unasked = 0
         except Stopped:
             return False
         except PermissionViolation as denied:

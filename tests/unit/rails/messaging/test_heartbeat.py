@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from sidecar.base.clock import Now
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.presence import Card, Runtime, decode_presence, encode_presence
 from sidecar.rails.envelopes.schema import EndpointKind, Status
-from sidecar.rails.messaging.heartbeat import Heartbeat, OwnPresence
+from sidecar.rails.messaging.heartbeat import ASKED_EVERY, Heartbeat, OwnPresence
 from sidecar.rails.names import InvalidName, Lifecycle, Principal
 
 ALICE = Lifecycle(Principal("local", "alice"), "a" * 26)
@@ -58,3 +61,49 @@ def test_a_change_that_may_not_be_published_changes_nothing() -> None:
     assert desk.beating.own is before
     desk.beating.update(lambda own, _: own)
     assert desk.beating.own is before
+
+
+class Broker:
+    """What a heartbeat sees of its connection: a link that may be down, and answers."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.up = True
+        self.answer = b'{"stream":"S","seq":1}'
+
+    def offer(self, subject: str, data: bytes) -> bool:
+        if self.up:
+            self.log.append("sent")
+        return self.up
+
+    async def request(self, subject: str, data: bytes, **_: object) -> Any:
+        self.log.append("asked")
+        return Msg(_client=Client(), subject="", data=self.answer)
+
+    def store_refused(self, kind: str) -> None:
+        self.log.append(kind)
+
+
+def test_a_record_that_says_nothing_new_asks_the_broker_once_in_a_liveness_window() -> None:
+    desk, broker = Desk(), Broker()
+    desk.beating._connection = broker  # type: ignore[assignment]
+
+    async def beats(count: int) -> list[str]:
+        broker.log.clear()
+        for _ in range(count):
+            assert await desk.beating._beat()
+        return list(broker.log)
+
+    async def run() -> None:
+        assert ASKED_EVERY == 3
+        assert await beats(7) == ["asked", "sent", "sent", "asked", "sent", "sent", "asked"]
+        desk.beating.update(lambda own, now: own.doing(now, activity="tests"))
+        assert await beats(2) == ["asked", "sent"], "a change asks at once"
+        broker.up = False
+        assert await beats(2) == ["asked", "asked"], "who is not linked asks, and waits for no longer than an interval"
+        broker.up, broker.answer = True, b'{"error":{"err_code":10077}}'
+        assert await beats(4) == ["sent", "sent", "asked", "full", "asked", "full"], "what failed is asked for again"
+        broker.answer = b'{"stream":"S","seq":1}'
+        assert await beats(2) == ["asked", "sent"]
+
+    asyncio.run(run())

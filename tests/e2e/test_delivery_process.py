@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from sidecar.app.spaces import create_space
+from sidecar.app.supervisor import Child
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.endpoint.caller import Caller
@@ -97,6 +99,11 @@ class Place:
     async def started(self, *lanes: dict[str, str], seconds: int = 600) -> Process:
         return await self.start(*lanes, seconds=seconds).wait_ready()
 
+    def end(self) -> None:
+        for process in self.processes:
+            if process.program.running:
+                process.program.kill()
+
 
 @pytest.fixture
 def place_of(tmp_path: Path) -> Callable[[], contextlib.AbstractAsyncContextManager[Place]]:
@@ -107,9 +114,7 @@ def place_of(tmp_path: Path) -> Callable[[], contextlib.AbstractAsyncContextMana
             try:
                 yield place
             finally:
-                for process in place.processes:
-                    if process.program.running:
-                        process.program.kill()
+                place.end()
 
     return made
 
@@ -235,6 +240,24 @@ async def test_epochs_grow_and_a_killed_process_is_followed_at_once(place_of: Pl
             assert process.ready["lanes"][0]["serving"]
             process.program.kill()
         assert epochs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_stop_beside_a_broker_that_does_not_answer_is_clean_and_soon(
+    place_of: Places, how: signal.Signals
+) -> None:
+    """Sooner than `sidecar dev` kills it."""
+    async with place_of() as place:
+        await place.town()
+        program = (await place.started()).program
+        assert place.broker.process is not None
+        os.kill(place.broker.process.pid, how)
+        program.process.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(program.process.wait, Child("", [], program.log).stop_seconds)
+        program.kill()  # what it has open here
+        if how is signal.SIGSTOP:
+            os.kill(place.broker.process.pid, signal.SIGCONT)
+        assert code == 0
 
 
 async def test_credentials_are_replaced_before_they_end(place_of: Places) -> None:

@@ -29,6 +29,8 @@ _NANO: Final = 10**9
 _IDLE, _CONFLICT = "100", "409"
 _COMPLETED: Final = "Batch Completed"
 _RETRY: Final = 0.2
+_LEAVE_SECONDS: Final = 1.0
+"""For the deletion of a consumer that nobody listens to any more, which the broker does by itself a little later."""
 
 
 class ConsumerGone(Exception):  # noqa: N818 - a state
@@ -270,7 +272,8 @@ class OrderedWatch(_Reader):
             return
         await subscription.close()
         with contextlib.suppress(ConnectionFault, TimeoutError):
-            await self._connection.request(api.CONSUMER_DELETE.build(stream=self._stream, consumer=self._consumer))
+            subject = api.CONSUMER_DELETE.build(stream=self._stream, consumer=self._consumer)
+            await self._connection.request(subject, seconds=_LEAVE_SECONDS)
 
     async def close(self) -> None:
         """Stop watching; the consumer is deleted."""

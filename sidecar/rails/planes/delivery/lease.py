@@ -28,6 +28,8 @@ from sidecar.rails.planes.delivery.plane import Plane
 MARGIN_SECONDS: Final = 5.0
 """How long before its end a lease is given up that could not be renewed: time to stop in."""
 RETRY_SECONDS: Final = 1.0
+RELEASE_SECONDS: Final = 2.0
+"""How long a stop waits for a broker to take the lease back."""
 POLL_SECONDS: Final = 1.0
 """How often the lease of another is looked at."""
 _MAX_ROW: Final = 4096
@@ -257,13 +259,17 @@ class Lease:
             if not self.held:
                 return
             with contextlib.suppress(WrongRevision, *_TROUBLE):
-                try:
-                    await self._bucket.delete(self._key, self._revision)
-                except WrongRevision:  # a renewal that was cut off may have been written
-                    await self._reconcile()
-                    await self._bucket.delete(self._key, self._revision)
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self._given_back()
                 self._metrics.counter("delivery_lease", "released").inc()
             self._term = None
+
+    async def _given_back(self) -> None:
+        try:
+            await self._bucket.delete(self._key, self._revision)
+        except WrongRevision:  # a renewal that was cut off may have been written
+            await self._reconcile()
+            await self._bucket.delete(self._key, self._revision)
 
     async def verdict(self) -> Verdict:
         """What to answer a liveness probe: from the row itself, not from what this process believes (C6.1-15, -16)."""

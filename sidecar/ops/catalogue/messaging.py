@@ -98,6 +98,11 @@ METRICS: Final[tuple[Metric, ...]] = (
         "sidecar_messaging_channel_refusals", Kind.COUNTER, "Channels that the broker refused after they were joined."
     ),
     Metric(
+        "sidecar_messaging_channel_faults",
+        Kind.COUNTER,
+        "Faults of ours while a channel was read; the reading went on.",
+    ),
+    Metric(
         "sidecar_messaging_gaps",
         Kind.COUNTER,
         "Stretches that a joined channel may have missed: read from history, left to the backstop, or lost.",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nats.aio.msg import Msg
 
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Subscription
+from sidecar.rails.connection import PermissionViolation, Subscription
 from sidecar.rails.messaging.membership import Event, Join, Marks, Scope, Standing, after, scope_of
 from sidecar.rails.names.subjects import delivery_of
 
@@ -63,6 +63,8 @@ class Channel:
         self.enrolled = False
         """Nothing more is to be tried for the membership."""
         self.shortfall: str | None = None
+        self.refusal: PermissionViolation | None = None
+        """Why it is not joined any more, though nobody left it."""
         self._subscription: Subscription | None = None
         self._nudged = False
 
@@ -159,6 +161,8 @@ class Channel:
         self.pump = self.member = None
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._subscription is not None:
-            await self._subscription.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            if self._subscription is not None:
+                await self._subscription.close()

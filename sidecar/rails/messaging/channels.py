@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from sidecar.base.clock import Now
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Stopped, SubscriptionClosed
+from sidecar.rails.connection import Connection, ConnectionFault, Fault, PermissionViolation, Stopped
 from sidecar.rails.messaging.channel import Channel, Left, Past
 from sidecar.rails.messaging.enrolment import Enrolment
 from sidecar.rails.messaging.history import History, HistoryNotGranted, HistoryUnreadable
@@ -69,6 +69,7 @@ class Channels:
         self._metrics = metrics
         self._log = log
         self._channels: dict[str, Channel] = {}
+        self._closed = False
         self._busy = asyncio.Event()
         self._marker: asyncio.Task[None] | None = None
 
@@ -93,17 +94,9 @@ class Channels:
         Raises InvalidName, PermissionViolation when the broker refuses (C7-13), NotConnected or Stopped without a
         link, TooManyChannels. Joining again tells how the channel is joined.
         """
-        name = subscribe_channel(text)
-        channel = self._channels.get(name)
-        if channel is None:
-            if len(self._channels) >= MOST_CHANNELS:
-                raise TooManyChannels(f"a member has at most {MOST_CHANNELS} channels")
-            channel = self._channels[name] = Channel(name, self._metrics)
-        async with channel.turn:
+        async with self._turn(subscribe_channel(text)) as channel:
             if channel.standing.joined:
                 return channel.join
-            # The one that was left in the meantime is not in the books any more.
-            self._channels[name] = channel
             await channel.stop()
             channel.begin(past)
             try:
@@ -112,22 +105,46 @@ class Channels:
                 channel.move(Event.REFUSED)
                 denied = isinstance(error, PermissionViolation)
                 self._metrics.counter("messaging_joins", "refused" if denied else "failed").inc()
-                self._rest(channel)
+                await channel.stop()
                 raise
             channel.move(Event.CONFIRMED)
             channel.pump = asyncio.create_task(self._pump(channel))
-            if self._marker is None:
+            if self._marker is None and not self._closed:
                 self._marker = asyncio.create_task(self._mark())
             try:
                 await self._enrol(channel)
             finally:
-                if not channel.enrolled:
+                if not channel.enrolled and channel.standing.joined:
                     channel.member = asyncio.create_task(self._enrol_later(channel))
+            if channel.refusal is not None:  # the broker took it, and not any more
+                self._metrics.counter("messaging_joins", "refused").inc()
+                raise channel.refusal
             join = channel.join
             self._metrics.counter("messaging_joins", "durable" if join.durable else "live").inc()
             if join.shortfall is not None and self._log is not None:
-                self._log.warning("channel_joined_live", channel=name, shortfall=join.shortfall)
+                self._log.warning("channel_joined_live", channel=channel.name, shortfall=join.shortfall)
             return join
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[Channel]:
+        """The books of a channel, for whoever joins or leaves it: nobody else does meanwhile. What is not joined then
+        is closed or forgotten. Raises TooManyChannels, Stopped."""
+        while True:
+            if self._closed:
+                raise Stopped(Fault.LOST, "the member was closed")
+            channel = self._channels.get(name)
+            if channel is None:
+                if len(self._channels) >= MOST_CHANNELS:
+                    raise TooManyChannels(f"a member has at most {MOST_CHANNELS} channels")
+                channel = self._channels[name] = Channel(name, self._metrics)
+            async with channel.turn:
+                if self._channels.get(name) is not channel:
+                    continue  # it was forgotten while this one waited
+                try:
+                    yield channel
+                finally:
+                    await self._rest(channel)
+                return
 
     async def _subscribe(self, channel: Channel) -> None:
         """Watermark, then subscription (C7-20, C7-21). A frontier that cannot be read keeps nobody from joining.
@@ -170,14 +187,23 @@ class Channels:
 
     async def _pump(self, channel: Channel) -> None:
         """Bring what a channel has to the inbox, until the subscription ends."""
-        try:
-            await self._bring(channel)
-        except SubscriptionClosed:
-            return
-        except Stopped as error:
-            self._inbox.fail(error)
-        except PermissionViolation as error:
-            self._dropped(channel, error)
+        backoff = Backoff(_READ_RETRY, _LONGEST_READ_RETRY)
+        while True:
+            try:
+                await self._bring(channel)
+            except Exception as error:  # whatever it is, no channel is joined and silent
+                ended = channel.subscription.error
+                if ended is None:
+                    self._metrics.counter("messaging_channel_faults").inc()
+                    if self._log is not None:
+                        self._log.error("channel_fault", channel=channel.name, error=type(error).__name__)
+                    await asyncio.sleep(backoff.failed())
+                    continue
+                if isinstance(ended, Stopped):
+                    self._inbox.fail(ended)
+                elif isinstance(ended, PermissionViolation):
+                    await self._dropped(channel, ended)
+                return
 
     async def _bring(self, channel: Channel) -> None:
         subscription = channel.subscription
@@ -222,15 +248,19 @@ class Channels:
             self._busy.set()
         return False
 
-    def _dropped(self, channel: Channel, error: PermissionViolation) -> None:
+    async def _dropped(self, channel: Channel, error: PermissionViolation) -> None:
         """The broker refuses what it took before: the channel is not joined any more (C7-18)."""
         self._metrics.counter("messaging_channel_refusals").inc()
         if self._log is not None:
             self._log.error("channel_dropped", channel=channel.name, text=str(error))
         channel.move(Event.DROPPED)
+        channel.refusal = error
         if channel.member is not None:
             channel.member.cancel()
-        self._rest(channel)
+            channel.member = None
+        await channel.subscription.close()
+        if not channel.turn.locked():  # else whoever has the turn does it
+            await self._rest(channel)
 
     async def _mark(self) -> None:
         """Note from time to time how far the channels have come (``Marks``)."""
@@ -259,27 +289,27 @@ class Channels:
     async def leave(self, text: str) -> Left:
         """Leave a channel, also one that an earlier process of this lifecycle joined (C7-15, C7-19). ``Left`` says
         whether the durable membership is closed; where it is not, closing is tried until it is."""
-        name = subscribe_channel(text)
-        channel = self._channels.setdefault(name, Channel(name, self._metrics))
-        async with channel.turn:
-            self._channels[name] = channel
+        async with self._turn(subscribe_channel(text)) as channel:
             channel.move(Event.LEAVE)
-            await channel.stop()
             try:
+                await channel.stop()
                 closed = await self._enrolment.leave(channel)
             except BaseException:
                 channel.move(Event.GONE)
-                self._rest(channel)
                 raise
             channel.move(Event.CLOSED if closed else Event.GONE)
-            self._rest(channel)
-            return Left(name, closed)
+            return Left(channel.name, closed)
 
-    def _rest(self, channel: Channel) -> None:
-        """A channel that is not joined: close what is owed, or forget it."""
-        if not channel.standing.owed:
+    async def _rest(self, channel: Channel) -> None:
+        """A channel that is not joined: close what is owed, or forget it. After the end nothing of it goes on."""
+        if self._closed:
+            await channel.stop()
+            channel.gone()
+        elif channel.standing.joined:
+            return
+        elif not channel.standing.owed:
             self._channels.pop(channel.name, None)
-        else:
+        elif channel.member is None:
             channel.member = asyncio.create_task(self._close_later(channel))
 
     async def _close_later(self, channel: Channel) -> None:
@@ -293,11 +323,14 @@ class Channels:
             self._log.info("membership_closed", channel=channel.name)
 
     async def close(self) -> None:
-        """Stop reading. Memberships stay: they are the lifecycle's, not the process's."""
+        """Stop reading. Memberships stay: they are the lifecycle's, not the process's. A join or leave that is under
+        way ends by itself, and leaves nothing behind."""
+        self._closed = True
         if self._marker is not None:
             self._marker.cancel()
             await asyncio.gather(self._marker, return_exceptions=True)
         for channel in list(self._channels.values()):
             await channel.stop()
-            channel.gone()
+            if not channel.turn.locked():
+                channel.gone()
         self._channels.clear()

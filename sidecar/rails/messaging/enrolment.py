@@ -79,7 +79,7 @@ class Enrolment:
                 return
         try:
             cursor = await self._cursor(channel)
-        except (HistoryUnreadable, HistoryNotGranted) as error:
+        except (HistoryUnreadable, HistoryNotGranted, ConnectionFault) as error:
             channel.shortfall = f"{UNAVAILABLE}: the end of the channel is not known ({error})"
             return
         await self._request(channel, cursor)
@@ -98,11 +98,15 @@ class Enrolment:
             answer = await self._call("durable-join", {"channel": channel.name, "joinCursor": cursor})
         except CallError as error:
             self._count("join", error)
+            if not channel.standing.joined:
+                return
             if error.outcome is Outcome.NOT_EXECUTED and not owed:
                 channel.move(Event.NOT_WRITTEN)
             channel.shortfall = f"{UNAVAILABLE}: {error.message}"
             channel.enrolled = isinstance(error, CallRefused) and error.code not in _PASSING
             return
+        if not channel.standing.joined:
+            return  # the broker refused it meanwhile: the membership is owed, and closed
         generation = answer.get("generation")
         channel.generation = generation if type(generation) is int else None
         channel.enrolled = True

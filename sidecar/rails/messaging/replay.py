@@ -9,6 +9,7 @@ from typing import Final
 from sidecar.base.clock import Now
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
+from sidecar.rails.connection import ConnectionFault
 from sidecar.rails.messaging.channel import Channel
 from sidecar.rails.messaging.enrolment import SharedRegistry
 from sidecar.rails.messaging.history import History, HistoryNotGranted, HistoryUnreadable
@@ -53,7 +54,7 @@ class Replay:
             outcome = "not_granted"
             channel.backfilled, channel.marks.gap = True, None
             self._said(channel, error)
-        except (HistoryUnreadable, RegistryUnreadable) as error:
+        except (HistoryUnreadable, RegistryUnreadable, ConnectionFault) as error:
             self._said(channel, error)
         finally:
             self._metrics.counter("messaging_history_reads", outcome).inc()

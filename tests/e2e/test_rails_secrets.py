@@ -25,15 +25,17 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from sidecar.app.principals import local
 from sidecar.base.secret import Secret
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.messaging.peer import Peer
-from sidecar.rails.names import buckets, subjects
+from sidecar.rails.names import Lifecycle, buckets, subjects
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import format_creds, parse_creds, write_creds
+from sidecar.rails.space.holder import Form, Holder, Profile
 from sidecar.rails.space.nkeys import ACCOUNT, OPERATOR, USER, decode_seed
 from sidecar.rails.space.trust import SpaceTrust, new_user
 from tests.canary import CANARY, leaks_in
@@ -247,6 +249,17 @@ async def ran(*arguments: str) -> tuple[int, str]:
     return int(process.returncode or 0), out.decode()
 
 
+async def answers_of(commands: list[list[str]]) -> list[tuple[int, str]]:
+    """The commands to their ends, a few at a time."""
+    at_once = asyncio.Semaphore(3)
+
+    async def answer(arguments: list[str]) -> tuple[int, str]:
+        async with at_once:
+            return await ran(*arguments)
+
+    return await asyncio.gather(*map(answer, commands))
+
+
 async def test_commands_show_no_secret_whatever_they_meet(running: DevSet, tmp_path: Path) -> None:
     root = running.directory / "nats"
     nats = running.ready["nats"]
@@ -281,13 +294,7 @@ async def test_commands_show_no_secret_whatever_they_meet(running: DevSet, tmp_p
     ]
     wanted = {**secrets(running.directory), "late": key.seed_text().reveal()}
     wanted["typed"] = CANARY
-    at_once = asyncio.Semaphore(3)
-
-    async def answer(arguments: list[str]) -> tuple[int, str]:
-        async with at_once:
-            return await ran(*arguments)
-
-    answers = await asyncio.gather(*(answer(arguments) for arguments, _ in asked))
+    answers = await answers_of([arguments for arguments, _ in asked])
     for (arguments, code), (ended, text) in zip(asked, answers, strict=True):
         assert ended == code, (arguments, text)
         assert "Traceback" not in text
@@ -295,6 +302,36 @@ async def test_commands_show_no_secret_whatever_they_meet(running: DevSet, tmp_p
     with_files = next(text for (arguments, _), (_, text) in zip(asked, answers, strict=True) if arguments == doctor)
     assert f"{files['open']} has mode 0644; run: chmod 600" in with_files
     assert "a creds file has one user token and then one user seed" in with_files
+
+
+async def test_commands_of_messaging_show_no_secret_of_their_login(running: DevSet, tmp_path: Path) -> None:
+    nats = running.ready["nats"]
+    alice, whole = Path(nats["creds"]["alice"]), creds_of(running, "alice")
+    files = {name: tmp_path / f"{name}.creds" for name in ("open", "spoilt", "ended")}
+    for name, data, mode in (("open", whole, 0o640), ("spoilt", whole[:-60], 0o600)):
+        files[name].write_bytes(data)
+        files[name].chmod(mode)
+    account = SpaceTrust.open(running.directory / "nats" / "spaces" / "main", "main", os.urandom)
+    key, now = new_user(os.urandom), int(time.time())
+    holder = Holder("main", Lifecycle(local("late"), "0" * 26), key.public, Form.COMPATIBLE)
+    write_creds(files["ended"], account.issue(Profile.AGENT, holder, key, now - 600, 300), key)
+    at, dev = ["--url", nats["url"], "--creds"], ["--dev", str(running.directory), "--as", "alice"]
+    host = nats["url"].removeprefix("nats://")
+    asked: list[tuple[list[str], int]] = [
+        (["dm", "send", "bob", TEXTS["message"].decode(), *dev, "--json"], 0),
+        (["peers", "--all", *at, str(alice)], 0),
+        (["liveness", *at, str(alice), "--json"], 0),
+        *((["peers", *at, str(path)], 4 if name == "ended" else 2) for name, path in files.items()),
+        (["peers", "--link", f"cotal://ann:{CANARY.decode()}@{host}/main", "--creds", str(alice)], 2),
+        (["peers", "--link", f"cotal://{CANARY.decode()}@{host}/main"], 2),
+        (["peers", "--link", f"nats://{CANARY.decode()}@{host}/main", "--creds", str(alice)], 2),
+        (["peers", "--url", f"nats://{CANARY.decode()}@{host}", "--creds", str(alice)], 2),
+    ]
+    wanted = {**secrets(running.directory), "late": key.seed_text().reveal(), "typed": CANARY}
+    for (arguments, code), (ended, text) in zip(asked, await answers_of([one for one, _ in asked]), strict=True):
+        assert ended == code, (arguments, text)
+        assert "Traceback" not in text
+        assert not leaks_in(text, wanted), arguments
 
 
 @pytest.mark.parametrize("spoil", ["open", "garbage"])

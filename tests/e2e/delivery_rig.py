@@ -58,6 +58,8 @@ class Daemon:
         self.member, self.metrics = member, member.metrics
         self.later = 0.0
         """Seconds by which the plane's clock is ahead."""
+        self.suspended = 0.0
+        """Seconds that the wall clock went on alone."""
         self.said = io.StringIO()
         self.plane = Plane(
             member.connection,
@@ -73,7 +75,7 @@ class Daemon:
 
     def _clock(self) -> Now:
         now = system_now()
-        return Now(now.wall + self.later, now.mono + self.later)
+        return Now(now.wall + self.later + self.suspended, now.mono + self.later)
 
     async def ask(self, actor: str, command: str, **args: JsonValue) -> Any:
         """A command, as its handler has it from the endpoint."""

@@ -362,11 +362,13 @@ async def test_a_hand_off_waits_for_what_was_stored_before_it(here: Rig, late: s
 
 
 @pytest.mark.req("C7-30", "C8-42")
-async def test_a_plane_that_stood_still_between_its_decision_and_the_copy_sends_nothing(here: Rig) -> None:
-    """As one does that is stopped (SIGSTOP) for longer than its lease, while another plane narrows and serves."""
-    await here.acl("still", "team.>")
+@pytest.mark.parametrize("how", ["later", "suspended"])
+async def test_a_plane_that_stood_still_between_its_decision_and_the_copy_sends_nothing(here: Rig, how: str) -> None:
+    """As one does that is stopped (SIGSTOP) or suspended with its machine, while another plane narrows and serves."""
+    member = f"still{how}"
+    await here.acl(member, "team.>")
     async with here.daemon() as daemon, here.author() as alice:
-        await daemon.join("still", "team.still")
+        await daemon.join(member, f"team.{member}")
         decided, awake = asyncio.Event(), asyncio.Event()
         reader = daemon.backstop.reader
         dressed = reader.dressed
@@ -377,14 +379,14 @@ async def test_a_plane_that_stood_still_between_its_decision_and_the_copy_sends_
             return await dressed(copy)
 
         setattr(reader, "dressed", asleep)  # noqa: B010 - where the process is stopped
-        await alice.post("team.still", "before")
+        await alice.post(f"team.{member}", "before")
         async with asyncio.timeout(EVENT_SECONDS):
             await decided.wait()
-        await here.acl("still")
-        daemon.later = 3_600.0
+        await here.acl(member)
+        setattr(daemon, how, 3_600.0)
         awake.set()
         await daemon.idle()
-        assert await store_of(here, "still") == []
+        assert await store_of(here, member) == []
         assert daemon.count("delivery_retries")[("reader", "stale")] == 1
         assert daemon.count("delivery_dropped")[("reader", "acl")] == 1
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from nats.aio.msg import Msg
 
+from sidecar.base.clock import Now
 from sidecar.rails.connection import NotConnected
 from sidecar.rails.connection.streams import BoundConsumer, ConsumerGone
 from sidecar.rails.names import headers
@@ -131,7 +132,7 @@ class CopyLoop(ABC):
         self._pipeline = Pipeline(plane, label)
         self._waiting: deque[Held] = deque()
         self._in_hand: dict[int, int] = {}
-        self._looked = -math.inf
+        self._looked: Now | None = None
         self._bytes = 0
         self._highest = 0
         self._pending = 0
@@ -243,7 +244,7 @@ class CopyLoop(ABC):
             self._show(self._pending + len(self._in_hand))
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             await self._reached(Point.PULLED)
-            self._looked = -math.inf
+            self._looked = None
             for held in batch:
                 if self._age() > FRESH_SECONDS:
                     await self._insisted(self._ready)
@@ -251,12 +252,14 @@ class CopyLoop(ABC):
 
     async def _ready(self) -> None:
         """Become current; the look is as old as the question."""
-        asked = self.plane.clock().mono
+        asked = self.plane.clock()
         await self.ready()
         self._looked = asked
 
     def _age(self) -> float:
-        return self.plane.clock().mono - self._looked
+        """Seconds since the last look, on either clock: one of them stands still while a machine is suspended."""
+        now, looked = self.plane.clock(), self._looked
+        return math.inf if looked is None else max(now.mono - looked.mono, now.wall - looked.wall)
 
     async def _carry(self, held: Held, verdict: Verdict) -> None:
         if isinstance(verdict, Drop):

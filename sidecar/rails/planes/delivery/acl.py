@@ -32,11 +32,10 @@ class Acl:
         return self._by_principal.get(lifecycle.principal.dot, {}).get(lifecycle)
 
     def newest(self, principal: str) -> tuple[Lifecycle, AclRow] | None:
-        """The lifecycle of a principal (in dot-form) whose row was written last, which is the one that lives now."""
+        """The lifecycle of a principal (in dot-form) whose row was written last, which is the one that lives now. The
+        order of the bucket says which; the times in the rows are those of whatever machine wrote them."""
         rows = self._by_principal.get(principal)
-        if not rows:
-            return None
-        return max(rows.items(), key=lambda one: (one[1].updated_at, one[1].revision, one[0].uid))
+        return next(reversed(rows.items())) if rows else None
 
     async def exact(self, lifecycle: Lifecycle) -> AclRow | None:
         """The row as the stream's leader has it now; None without one that can be read. Raises Unreadable."""
@@ -52,11 +51,10 @@ class Acl:
             return
         row = None if entry.deleted else self._decoded(entry)
         rows = self._by_principal.setdefault(lifecycle.principal.dot, {})
-        if row is not None:
-            rows[lifecycle] = row
-            return
         rows.pop(lifecycle, None)
-        if not rows:
+        if row is not None:
+            rows[lifecycle] = row  # behind those that were written before
+        elif not rows:
             del self._by_principal[lifecycle.principal.dot]
 
     def _decoded(self, entry: Entry) -> AclRow | None:

@@ -77,11 +77,15 @@ async def test_one_flip_of_the_defaults_turns_join_history_fan_out_and_membershi
         assert [(text_of(one), one.meta.historical) for one in shown] == [("past", True), ("now", False)][-1 - replay :]
         for one in shown:
             await one.handled()
+        # A membership of a family is there whatever the class is: the fan-out resolves it for each channel below.
+        assert (await bob.join(f"{channel}.>")).durable
+        below = await ann.post(f"{channel}.below", "below")
+        assert await texts(bob, 1) == ["below"]
         # A later post of another, durable channel comes behind it through the same writer.
         await writer.set_channel("team.other", ChannelConfig(delivery_class=DeliveryClass.DURABLE))
         assert (await bob.join("team.other")).durable
         mark = await ann.post("team.other", "mark")
-        assert await copies(here, actor, mark.id) == ([posted.id] if durable else []) + [mark.id]
+        assert await copies(here, actor, mark.id) == ([posted.id, below.id] if durable else []) + [mark.id]
         await writer.set_defaults(ChannelConfig())
 
 

@@ -136,7 +136,7 @@ def keys_within(value: Any) -> set[str]:
     return {key for one in value for key in keys_within(one)} if isinstance(value, list) else set()
 
 
-@pytest.mark.req("C1-02", "C1-05", "C11-01", "C11-02", "C11-04", "C11-06")
+@pytest.mark.req("C1-02", "C1-05", "C6-28", "C11-01", "C11-02", "C11-04", "C11-06")
 async def test_what_goes_over_the_wire_knows_no_hierarchy_signature_date_or_handshake(here: Society) -> None:
     async with tap(here) as wire, here.plane(), here.peer("alice", url=wire.url) as alice, here.peer("bob5") as bob:
         await bob.join("team.wire")

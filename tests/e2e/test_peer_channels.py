@@ -72,7 +72,8 @@ async def test_live_reaches_who_is_there_and_nobody_later(here: Society) -> None
 
 @pytest.mark.req("C4-13", "C4-16", "C4-17", "C8-47")
 async def test_a_mention_reaches_a_reader_who_has_not_joined(here: Society) -> None:
-    await here.configure("team.call", delivery_class=DeliveryClass.LIVE)
+    for channel in ("team.call", "team.other"):
+        await here.configure(channel, delivery_class=DeliveryClass.LIVE)
     async with here.plane(), here.peer("ann4") as ann, here.peer("bo4") as bob:
         assert bob.joined == {}
         assert "team.>" in bob.readable
@@ -83,6 +84,9 @@ async def test_a_mention_reaches_a_reader_who_has_not_joined(here: Society) -> N
         assert (delivered.meta.kind, delivered.meta.target) == ("channel", "team.call")
         await delivered.handled()
         await quiet(bob)
+        await bob.join("team.other")
+        assert {name: join.state for name, join in bob.joined.items()} == {"team.other": State.LIVE}
+        assert "team.>" in bob.readable
 
 
 @pytest.mark.req("C7-22", "C7-06")

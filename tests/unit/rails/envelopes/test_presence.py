@@ -93,7 +93,7 @@ def test_the_members_of_a_record() -> None:
     assert set(json.loads(encode_presence(SMALL))) == {"card", "status", "ts"}
 
 
-@pytest.mark.req("C6-02", "C6-03", "C6-08", "C6-18", "C6-23", "C6-24", "C6-49")
+@pytest.mark.req("C6-02", "C6-03", "C6-08", "C6-18", "C6-23", "C6-24", "C6-27", "C6-49")
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

@@ -48,6 +48,15 @@ def test_a_heartbeat_is_the_record_of_its_moment() -> None:
     assert decode_presence("local.alice", desk.beating._record()).active_at == desk.beating.now_ms
 
 
+@pytest.mark.req("C6-10")
+def test_progress_alone_waits_for_the_next_heartbeat() -> None:
+    desk = Desk()
+    desk.beating.update(lambda own, now: own.worked(now))
+    assert not desk.beating._changed, "a token that came is no reason for a put"
+    desk.beating.update(lambda own, now: own.worked(now + 1).doing(now, status=Status.WORKING))
+    assert desk.beating._changed
+
+
 @pytest.mark.req("C6-31")
 def test_a_change_that_may_not_be_published_changes_nothing() -> None:
     desk = Desk()

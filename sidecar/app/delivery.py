@@ -65,7 +65,7 @@ async def _run(config: DeliveryConfig, log: Log) -> None:
     stop = asyncio.Event()
     undo = on_stop(asyncio.get_running_loop(), lambda _: stop.set())
     running = [asyncio.create_task(lane.run()) for lane in lanes]
-    announcing = asyncio.create_task(_announce(lanes, health))
+    announcing = asyncio.create_task(_announce(lanes, health, log))
     try:
         await stop.wait()
     finally:
@@ -77,8 +77,8 @@ async def _run(config: DeliveryConfig, log: Log) -> None:
         undo()
 
 
-async def _announce(lanes: Sequence[DeliveryLane], health: HealthServer) -> None:
-    """The ready line."""
+async def _announce(lanes: Sequence[DeliveryLane], health: HealthServer, log: Log) -> None:
+    """The ready line. The planes serve also when nobody can be told."""
     for lane in lanes:
         await lane.settled.wait()
     line = {
@@ -98,5 +98,8 @@ async def _announce(lanes: Sequence[DeliveryLane], health: HealthServer) -> None
         "health_url": f"{health.url}/healthz",
         "ready_url": f"{health.url}/readyz",
     }
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        log.error("ready_line_unwritten", problem=error.strerror or type(error).__name__)

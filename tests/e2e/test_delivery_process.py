@@ -260,6 +260,18 @@ async def test_a_stop_beside_a_broker_that_does_not_answer_is_clean_and_soon(
         assert code == 0
 
 
+async def test_a_ready_line_that_nobody_reads_is_told_in_the_log(place_of: Places) -> None:
+    async with place_of() as place:
+        town = await place.town()
+        process = place.start()
+        assert process.program.process.stdout is not None
+        process.program.process.stdout.close()
+        await process.events("ready_line_unwritten")
+        async with town.member("alice") as alice:
+            assert await verdict(alice) is Verdict.BOUND
+        assert process.program.stop() == 0
+
+
 async def test_credentials_are_replaced_before_they_end(place_of: Places) -> None:
     async with place_of() as place:
         town = await place.town()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sidecar.base.clock import system_now
-from sidecar.rails.connection import Happening, Notice
+from sidecar.rails.connection import Fault, Happening, Notice
+from sidecar.rails.connection.faults import Heal
 from sidecar.rails.envelopes.message import Message
 from sidecar.rails.envelopes.receive import Meta
 from sidecar.rails.messaging.channel import Past
@@ -23,6 +25,12 @@ from sidecar.rails.names.grants import covers
 
 LOOK_SECONDS: Final = 0.25
 """How often it is looked whether a join, a durable or a counter has changed."""
+OWED_SECONDS: Final = 10.0
+"""How long a post that came live is remembered, to be settled with its durable copy."""
+LINGER_SECONDS: Final = 2.0
+"""How long the end waits for the durable copies of what was shown: without them the next process shows it again."""
+MOST_OWED: Final = 512
+SETTLE_TICK: Final = 0.02
 ASIDE_SECONDS: Final = 60.0
 """How long a copy is put back that is not asked for here."""
 _MARKED: Final = {Via.HISTORY: "history", Via.BACKSTOP: "durable"}
@@ -86,8 +94,11 @@ class Notices:
 
     def watch(self, notice: Notice) -> None:
         """What the connection says."""
-        why = "" if notice.said is None else notice.said.text or notice.said.fault.value
-        if notice.happening is Happening.FAULT and not self._down:
+        said = notice.said
+        why = "" if said is None else said.text or said.fault.value
+        # A reader that heard nothing begins anew by itself, and a refused call is its caller's.
+        ended = said is not None and said.fault is not Fault.WATCH_SILENT and said.fault.heal is not Heal.CALL
+        if notice.happening is Happening.FAULT and ended and not self._down:
             self._down = True
             self.tell("disconnected", f"the connection is disturbed: {why}; going on when it is back", why=why)
         elif notice.happening is Happening.RESTORED:
@@ -117,6 +128,7 @@ class Conversation:
         self._faults: dict[str, str] = {}
         self._counted: dict[tuple[str, ...], float] = {}
         self._aside: set[str] = set()
+        self._owed: deque[tuple[float, Delivered]] = deque()
 
     async def events(self, idle: float | None = None) -> AsyncIterator[Event]:
         """Until it is stopped, or nothing was said for ``idle`` seconds. Raises what a join raises, and Stopped."""
@@ -166,6 +178,7 @@ class Conversation:
         stirred.cancel()
         self._notices.stirred.clear()
         self._look()
+        await self._settle(most=MOST_OWED)
         return reading.done()
 
     async def _shown(self, delivered: Delivered) -> AsyncIterator[Event]:
@@ -191,7 +204,39 @@ class Conversation:
             return
         name = self._peer.card.name.lower()
         mentioned = name in (one.lower() for one in delivered.message.mentions)
-        yield Said(delivered.message, meta, delivered.ways, mentioned, delivered.handled)
+        yield Said(delivered.message, meta, delivered.ways, mentioned, functools.partial(self._handled, delivered))
+
+    # ---- settling ----
+
+    async def _handled(self, delivered: Delivered) -> None:
+        """It was shown. A post that came live before its durable copy is settled with that."""
+        meta = delivered.meta
+        expected = meta.kind == "channel" and not delivered.durable
+        if not expected or not any(one.durable and covers(one.channel, meta.target) for one in self._joins.values()):
+            await delivered.handled()
+            return
+        self._owed.append((system_now().mono, delivered))
+        await self._settle(most=MOST_OWED)
+
+    async def _settle(self, most: int) -> None:
+        """Settle what has its copy by now, what was waited for long enough, and the oldest above ``most``."""
+        now, kept = system_now().mono, deque[tuple[float, Delivered]]()
+        while self._owed:
+            since, delivered = self._owed.popleft()
+            if delivered.durable or now - since > OWED_SECONDS or len(self._owed) >= most:
+                await delivered.handled()
+            else:
+                kept.append((since, delivered))
+        self._owed = kept
+
+    async def finish(self) -> None:
+        """Settle everything that was shown, before the peer is closed. It may take two seconds."""
+        end = system_now().mono + LINGER_SECONDS
+        await self._settle(most=MOST_OWED)
+        while self._owed and system_now().mono < end:
+            await asyncio.sleep(SETTLE_TICK)
+            await self._settle(most=MOST_OWED)
+        await self._settle(most=0)
 
     # ---- what changes meanwhile ----
 

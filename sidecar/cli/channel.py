@@ -65,7 +65,7 @@ async def _memberships(target: Target, peer: Peer) -> set[str] | None:
         return None
 
 
-@command.command(name="list", epilog=EXIT_HELP)
+@command.command(name="list", epilog=EXIT_HELP, short_help="Channels, and what you may do there.")
 @access_options
 def list_channels(target: Target) -> int:
     """Channels, what is in force for each, and what these creds may do there.

@@ -19,6 +19,7 @@ from sidecar.rails.names import api, consumers, streams
 from sidecar.rails.names.subjects import CHAT
 from sidecar.rails.space.holder import Form, Profile
 from tests.e2e.peers import Society, society, texts
+from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -101,3 +102,16 @@ async def test_what_is_not_granted_is_said_and_not_tried(here: Society) -> None:
         await kim.join("team.k")
         await alice.post("team.k", "live")
         assert await texts(kim, 1) == ["live"]
+
+
+async def test_who_looks_at_a_frame_keeps_nobody_from_reading(here: Society) -> None:
+    """A handler that reads history while a replay waits for room in the inbox would wait for itself."""
+    async with here.peer("alice") as alice, here.peer("lou") as lou:
+        for number in range(3):
+            await alice.post(f"team.l{number % 2}", f"l{number}")
+        async with contextlib.aclosing(await lou.history("team.l0")) as first:
+            assert (await anext(first)).sequence
+            async with asyncio.timeout(EVENT_SECONDS):
+                assert len(await read(lou, "team.l1")) == 1
+            assert len([frame async for frame in first]) == 1
+        assert await chat_consumers(here) == ["0"]

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
-from nats.aio.msg import Msg
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import (
@@ -25,11 +24,12 @@ from sidecar.rails.connection import (
     PermissionViolation,
     Subscription,
 )
+from sidecar.rails.connection.streams import status_of
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.messaging.frames import BadFrame, Frame, frame_of, read_frame
 from sidecar.rails.messaging.identity import Identity
-from sidecar.rails.names import InvalidName, api, consumers, headers, streams
+from sidecar.rails.names import InvalidName, api, consumers, streams
 from sidecar.rails.names.acks import parse_tail
 from sidecar.rails.names.grants import covers
 from sidecar.rails.names.subjects import CHAT
@@ -37,6 +37,8 @@ from sidecar.rails.names.tokens import TAIL, WILDCARD
 
 PAGE: Final = 256
 """Frames asked for at a time."""
+PAGE_BYTES: Final = 8 * 1024 * 1024
+"""Payload after which a page ends early."""
 SILENCE_SECONDS: Final = 5.0
 """The longest wait for the next frame of a page."""
 IDLE_SECONDS: Final = 10
@@ -140,77 +142,72 @@ class RawHistory:
         if not grants_history(self._identity, channel):
             raise HistoryNotGranted(f"no entry of the read list pins the history of {channel}")
         left = _Stretch(channel, up_to, after, since_ms)
-        failures = 0
-        async with self._turn:
-            while left.after < up_to:
-                try:
-                    async with contextlib.aclosing(self._stretch(left)) as frames:
-                        async for frame in frames:
-                            left, failures = left._replace(after=frame.sequence), 0
-                            if since_ms is None or frame.time_ms >= since_ms:
-                                yield frame
-                    return
-                except _Broken as error:
-                    failures += 1
-                    if failures >= ATTEMPTS:
-                        raise HistoryUnreadable(f"the history of {channel} could not be read: {error}") from None
-                    await asyncio.sleep(min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**failures))
+        failures, complete = 0, False
+        while left.after < up_to and not complete:
+            frames: list[Frame] = []
+            try:
+                # Nobody has the turn while frames are looked at: who looks may want to read history too.
+                async with self._turn:
+                    complete = await self._stretch(left, frames)
+                failures = 0
+            except _Broken as error:
+                failures = 1 if frames else failures + 1
+                if failures >= ATTEMPTS:
+                    raise HistoryUnreadable(f"the history of {channel} could not be read: {error}") from None
+            for frame in frames:
+                left = left._replace(after=frame.sequence)
+                if since_ms is None or frame.time_ms >= since_ms:
+                    yield frame
+            if failures:
+                await asyncio.sleep(min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**failures))
 
-    async def _stretch(self, left: _Stretch) -> Frames:
-        """Frames of one consumer, from its making to its end. Raises _Broken."""
+    async def _stretch(self, left: _Stretch, frames: list[Frame]) -> bool:
+        """Put the frames of one page into the list, also when it ends early; True when there are no more. A consumer
+        is made for each page, and gone behind it. Raises _Broken, HistoryNotGranted."""
         pending = await self._make(left)
         subscription: Subscription | None = None
         try:
-            try:
-                subscription = await self._connection.subscribe(self._connection.new_inbox())
-            except NotConnected as error:
-                raise _Broken(str(error)) from None
-            serial = 0
-            while pending:
-                before = serial
-                async with contextlib.aclosing(self._page(subscription, min(PAGE, pending))) as page:
-                    async for message in page:
-                        frame = self._frame(message)
-                        serial += 1
-                        if parse_tail(frame.token).serial != serial:
-                            raise _Broken("a frame was missed")
-                        if frame.sequence > left.up_to:
-                            return
-                        pending = frame.pending
-                        yield frame._replace(token="")
-                        if frame.sequence == left.up_to:
-                            return
-                if serial == before:
-                    return  # what was pending was removed by the limits of the stream
+            if not pending:
+                return True
+            subscription = await self._connection.subscribe(self._connection.new_inbox())
+            return await self._page(subscription, min(PAGE, pending), left.up_to, frames)
+        except PermissionViolation as error:
+            raise HistoryNotGranted(str(error)) from None
+        except (NotConnected, TimeoutError) as error:
+            raise _Broken(str(error) or "the broker is silent") from None
         finally:
             if subscription is not None:
                 await subscription.close()
             with contextlib.suppress(ConnectionFault, TimeoutError):
                 await self._connection.request(self._own(api.CONSUMER_DELETE))
 
-    def _frame(self, message: Msg) -> Frame:
-        try:
-            return frame_of(message, self._stream, self._consumer)
-        except InvalidName:
-            raise _Broken("a frame of another consumer") from None
-
-    async def _page(self, subscription: Subscription, wanted: int) -> AsyncGenerator[Msg, None]:
-        """The messages of one pull, at most ``wanted``. Raises _Broken."""
+    async def _page(self, subscription: Subscription, wanted: int, up_to: int, frames: list[Frame]) -> bool:
+        """The frames of one pull, at most ``wanted``; True when there are no more up to ``up_to``."""
         interruptions = subscription.interruptions
-        body = orjson.dumps({"batch": wanted, "no_wait": True})
-        try:
-            await self._connection.publish(self._own(api.CONSUMER_NEXT), body, reply=subscription.subject)
-            for _ in range(wanted):
-                async with asyncio.timeout(SILENCE_SECONDS):
-                    message = await subscription.next()
-                status = None if message.reply else (message.headers or {}).get(headers.STATUS)
-                if status == _NOTHING_THERE:
-                    return
-                if status is not None or subscription.interruptions != interruptions:
-                    raise _Broken(f"the broker ended the read ({status})")
-                yield message
-        except (NotConnected, TimeoutError) as error:
-            raise _Broken(str(error) or "the broker is silent") from None
+        pull, size = self._own(api.CONSUMER_NEXT), 0
+        await self._connection.publish(
+            pull, orjson.dumps({"batch": wanted, "no_wait": True}), reply=subscription.subject
+        )
+        while len(frames) < wanted and size < PAGE_BYTES:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                message = await subscription.next()
+            status = status_of(message, pull)
+            if status == _NOTHING_THERE:
+                # Without a frame: what was pending was removed by the limits of the stream.
+                return not frames or not frames[-1].pending
+            if status is not None or subscription.interruptions != interruptions:
+                raise _Broken(f"the broker ended the read ({status})")
+            try:
+                frame = frame_of(message, self._stream, self._consumer)
+            except InvalidName:
+                continue  # stored bytes that somebody's read had the broker put here
+            if parse_tail(frame.token).serial != len(frames) + 1:
+                raise _Broken("a frame was missed")
+            if frame.sequence > up_to:
+                return True
+            frames.append(frame._replace(token=""))
+            size += len(frame.data)
+        return not frames[-1].pending or frames[-1].sequence >= up_to
 
     async def _make(self, left: _Stretch) -> int:
         """Make the consumer; how many messages it has. One that a crash left behind, or that another process of this

@@ -25,10 +25,11 @@ from sidecar.rails.connection import (
     Subscription,
     SubscriptionClosed,
 )
+from sidecar.rails.connection.streams import status_of
 from sidecar.rails.envelopes.receive import Received, Rejected, Source, receive
 from sidecar.rails.messaging.frames import Frame, frame_of
 from sidecar.rails.messaging.slots import NoFreeName, Slots
-from sidecar.rails.names import InvalidName, api, consumers, headers, streams, subjects
+from sidecar.rails.names import InvalidName, api, consumers, streams, subjects
 from sidecar.rails.names.limits import HISTORY_READER_SLOTS
 from sidecar.rails.names.subjects import delivery_of
 
@@ -188,7 +189,7 @@ class HistoryReader:
             frames: list[Frame] = []
             while len(frames) < wanted:
                 message = await inbox.next()
-                if not message.reply and headers.STATUS in (message.headers or {}):
+                if status_of(message, subject) is not None:
                     break  # evicted since, or the consumer is gone: what came is what there is
                 try:
                     frames.append(frame_of(message, stream, name))

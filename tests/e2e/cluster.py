@@ -275,6 +275,17 @@ class Cluster:
                 self.layout.run.rmdir()
 
 
+def hold(pid: int) -> None:
+    """SIGSTOP; every thread of the process stands when this returns."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands() -> bool:
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+    eventually(stands)
+
+
 def eventually(check: Any, *, seconds: float = 30.0) -> Any:
     """Poll until `check()` is true; its value. Fails the test after `seconds`."""
     give_up = time.monotonic() + seconds

@@ -30,7 +30,7 @@ from sidecar.rails.space.creds import read_creds, write_creds
 from sidecar.rails.space.holder import Form, Holder, Profile
 from sidecar.rails.space.provision import activate
 from sidecar.rails.space.trust import SpaceTrust, new_user
-from tests.e2e.cluster import Program
+from tests.e2e.cluster import Program, hold
 from tests.e2e.plain_broker import plain_broker
 from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker
 from tests.e2e.space_dial import dialled
@@ -255,7 +255,7 @@ async def test_nothing_secret_is_shown_and_the_exit_code_says_how_it_is(ward: Wa
 
 async def test_a_broker_that_hangs_or_is_gone_is_told_in_time(ward: Ward) -> None:
     assert ward.broker.process is not None
-    ward.broker.process.send_signal(signal.SIGSTOP)
+    hold(ward.broker.process.pid)
     try:
         async with asyncio.timeout(EVENT_SECONDS):
             hung = await ward.examined(look_seconds=0.5)

@@ -34,6 +34,7 @@ from sidecar.rails.connection import (
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import format_creds
 from sidecar.rails.space.trust import SpaceTrust, new_user
+from tests.e2e.cluster import hold
 from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker
 
 pytestmark = pytest.mark.asyncio
@@ -297,7 +298,7 @@ async def test_a_broker_that_hangs_is_taken_as_lost(tmp_path: Path) -> None:
         owner = here.owner()
         async with await owner.connect(here.broker) as connection:
             assert here.broker.process is not None
-            here.broker.process.send_signal(signal.SIGSTOP)
+            hold(here.broker.process.pid)
             try:
                 await owner.until(lambda: Fault.STALE in owner.faults())
             finally:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import io
 import json
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -32,6 +33,7 @@ from sidecar.rails.messaging.reads_raw import RawReads
 from sidecar.rails.names import api, buckets
 from sidecar.rails.names.subjects import delivery_of
 from sidecar.rails.space.holder import Profile
+from tests.e2e.delivery_rig import Rig, root
 from tests.e2e.durable_reads import Member, Town, document, town
 from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import INSTANCE, SPACE, clock, uid_of
@@ -279,3 +281,34 @@ async def test_no_redirected_read_is_a_request_of_an_endpoint(main: Town) -> Non
                 await asyncio.sleep(0.01)
         assert len(served) == 1
         await server.close()
+
+
+@pytest.mark.req("C9-46", "C9-47")
+async def test_what_is_left_of_a_redirected_pull_is_a_replay_and_no_forgery(main: Town) -> None:
+    """The one read that has no mark once a stream has stored it again: what the handbook says of a compatible space."""
+    to_eve, to_ann = (f"{P}.inst.local.{name}.local.sam" for name in ("eve", "ann"))
+    async with cast(main) as (eve, ann, sam), root(Rig(main)) as operator:
+
+        async def stored(sequence: int) -> tuple[str, str] | None:
+            body = json.dumps({"seq": sequence}).encode()
+            answer = json.loads((await operator.request(api.MESSAGE_GET.build(stream="DM_main"), body)).data)
+            message = answer.get("message", {})
+            data = b64decode(message.get("data", ""))
+            return (message["subject"], json.loads(data)["id"]) if data else None
+
+        first = await sam.stored(to_eve, document("sam", "for-eve", to="local.eve"))
+        for _ in range(8):  # what earlier tests have left for her comes first
+            await eve.pull(Durable.dm(SPACE, eve.member.lifecycle), f"{P}.inst.local.ann.local.carol")
+        real = await sam.stored(to_ann, document("sam", "for-ann", to="local.ann"))
+        found = [one for sequence in range(first, real + 1) if (one := await stored(sequence)) is not None]
+        assert found.count((to_eve, "for-eve")) > 1, "the genuine message, again"
+        assert {subject for subject, _ in found} == {to_eve, to_ann}, "each where it was, whatever was chosen"
+
+        intake = RawIntake(ann.connection, Durable.dm(SPACE, ann.lifecycle), metrics=ann.metrics, heartbeat=0.4)
+        async with asyncio.timeout(EVENT_SECONDS):
+            while not (copy := await intake.take()).frame.data:  # the broker's word that nothing is left to pull
+                await copy.term()
+        assert judge(copy.frame, intake.durable, mediated=False).message.id == "for-ann"
+        copy.show()
+        await copy.ack()
+        await intake.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -124,12 +125,13 @@ async def test_a_call_that_reached_nobody_was_not_executed(here: Room) -> None:
         assert not isinstance(nobody, CallRefused)
         denied = await failed(caller, "lifecycle-memberships", {"lifecycle": "local.x.y"})
         assert (denied.code, denied.outcome) == (Code.PERMISSION_DENIED, Outcome.NOT_EXECUTED)
-        for more in ({"args": {"channel": "general"}}, {"seconds": 0.0}, {"seconds": 1e9}, {"args": {**JOIN, "x": 1}}):
+        waits: list[dict[str, Any]] = [{"seconds": one} for one in (0.0, 1e9, math.inf, math.nan)]
+        for more in ({"args": {"channel": "general"}}, {"args": {**JOIN, "x": 1}}, *waits):
             local = await failed(caller, **more)
             assert (local.code, local.outcome) == (Code.BAD_REQUEST, Outcome.NOT_EXECUTED)
         unknown = await failed(caller, "no-such-command")
         assert (unknown.code, unknown.outcome) == (Code.UNIMPLEMENTED, Outcome.NOT_EXECUTED)
-        assert metrics.totals("endpoint_calls")[("bad-request",)] == 4
+        assert metrics.totals("endpoint_calls")[("bad-request",)] == 6
     assert (await failed(caller)).outcome is Outcome.NOT_EXECUTED  # a closed caller sends nothing
     async with here.responder() as (user, _), here.caller(entropy=bytes) as (same, _):
         await user.client.subscribe(one_rail(), queue=DELIVERY_ENDPOINT)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from sidecar.rails.connection.policy import State
 from sidecar.rails.messaging.channel import NO_PAST, Past
 from sidecar.rails.messaging.desk import Via
 from sidecar.rails.messaging.durables import From
@@ -79,3 +80,17 @@ async def test_the_memberships_of_earlier_processes_are_told(here: Society) -> N
             assert await cat.memberships() == {"team.kept": True}
             await cat.leave("team.kept")
             assert await cat.memberships() == {}
+
+
+async def test_an_end_that_is_cancelled_is_an_end(here: Society) -> None:
+    """Else the member's heartbeat goes on, and the roster shows one that reads nothing."""
+    async with here.plane(), here.peer("ann") as ann, here.peer("gus") as gus:
+        await ann.tell(gus.identity.principal, "not handled")
+        await got(gus)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await gus.close()
+        assert gus.connection.state is State.CLOSED
+        row = (await ann.roster()).get(gus.identity.principal)
+        assert row is not None
+        assert not row.live

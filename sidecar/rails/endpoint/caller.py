@@ -153,7 +153,7 @@ class Caller:
         self, endpoint: str, contract: Contract, args: JsonValue, seconds: float
     ) -> tuple[str, EndpointRequest]:
         """A nonce and the request. Raises CallFailed for what must not be sent."""
-        deadline = int(seconds * 1000) if seconds > 0 else 0
+        deadline = int(min(seconds * 1000, MAX_DEADLINE_MS + 1)) if seconds > 0 else 0
         if not 0 < deadline <= MAX_DEADLINE_MS:
             raise _unsent(Code.BAD_REQUEST, "a call waits for a bounded time of at least a millisecond")
         args = None if contract.input is VOID and args == {} else args
@@ -264,7 +264,7 @@ class Caller:
             await self._subscription.close()
             self._subscription = None
         if self._reader is not None:
-            await self._reader
+            await asyncio.wait((self._reader,))  # whoever is cancelled here cancels nobody else
             self._reader = None
 
     async def close(self) -> None:

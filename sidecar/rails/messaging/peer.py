@@ -13,6 +13,7 @@ posts live, from history and from the backstop, each message once. What was not 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
@@ -400,12 +401,11 @@ class Peer:
     async def close(self, *, drain: float = DRAIN_SECONDS) -> None:
         """Leave the stage: no more deliveries, ``drain`` seconds for what is handed out, a last presence record.
 
-        Memberships and unread messages stay where they are. May be called twice.
+        Memberships and unread messages stay where they are. May be called twice. Also when it is cancelled, the member
+        is gone behind it: what goes on beating would keep it in the roster.
         """
-        await self._sources.stop()
-        await self._inbox.close(drain=drain)
-        await self._sources.close()
-        await self._channels.close()
-        await self._heartbeat.close()
-        await self._caller.close()
-        await self.connection.close()
+        async with contextlib.AsyncExitStack() as ends:
+            for end in (self.connection, self._caller, self._heartbeat, self._channels, self._sources):
+                ends.push_async_callback(end.close)  # the last one first
+            await self._sources.stop()
+            await self._inbox.close(drain=drain)

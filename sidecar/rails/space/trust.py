@@ -35,6 +35,7 @@ from sidecar.rails.space.nkeys import ACCOUNT, OPERATOR, SEED_CHARS, USER, Inval
 
 Entropy = Callable[[int], bytes]
 
+_OPERATOR_TOKEN, _SYSTEM_TOKEN, _ACCOUNT_TOKEN = "operator.jwt", "system.jwt", "account.jwt"
 UNBOUNDED_ACCOUNT: Final = AccountLimits(memory_bytes=-1, disk_bytes=-1)
 
 
@@ -54,15 +55,17 @@ class BrokerTrust:
 
     @classmethod
     def open(cls, root: Path, entropy: Entropy) -> BrokerTrust:
-        """The trust below ``root``; what is missing is made. Raises UnsafeFile for files that cannot be used."""
+        """The trust below ``root``; made when there is none. Raises UnsafeFile for files that cannot be used, and for
+        a key that is missing of a trust that has made tokens: another one would be another trust."""
         ensure_private_dir(root)
+        known = any((root / name).exists() for name in (_OPERATOR_TOKEN, _SYSTEM_TOKEN))
         with DirLock(root) as lock:
             return cls(
                 root,
-                kept_key(root / "operator.nk", OPERATOR, entropy, lock),
-                kept_key(root / "operator-signing.nk", OPERATOR, entropy, lock),
-                kept_key(root / "system.nk", ACCOUNT, entropy, lock),
-                kept_key(root / "system-signing.nk", ACCOUNT, entropy, lock),
+                _key_of(root / "operator.nk", OPERATOR, entropy, lock, known=known),
+                _key_of(root / "operator-signing.nk", OPERATOR, entropy, lock, known=known),
+                _key_of(root / "system.nk", ACCOUNT, entropy, lock, known=known),
+                _key_of(root / "system-signing.nk", ACCOUNT, entropy, lock, known=known),
             )
 
     def operator_token(self, now: int) -> str:
@@ -76,7 +79,7 @@ class BrokerTrust:
         return self._kept("account", claims, lambda: self.sign_account(claims, now))
 
     def _kept(self, kind: Kind, claims: OperatorClaims | AccountClaims, make: Callable[[], str]) -> str:
-        path = self.root / ("operator.jwt" if kind == "operator" else "system.jwt")
+        path = self.root / (_OPERATOR_TOKEN if kind == "operator" else _SYSTEM_TOKEN)
         with DirLock(self.root) as lock:
             return _kept(path, _read_token(path, kind), claims, make, lock)
 
@@ -109,11 +112,14 @@ class SpaceTrust:
 
     @classmethod
     def open(cls, directory: Path, space: str, entropy: Entropy) -> SpaceTrust:
-        """The account in ``directory``; keys that are missing are made. Raises UnsafeFile."""
+        """The account in ``directory``; made when there is none. Raises UnsafeFile, also for a key that is missing of
+        an account that has its token: with another one nobody of the space could log in."""
         ensure_private_dir(directory)
+        known = (directory / _ACCOUNT_TOKEN).exists()
         with DirLock(directory) as lock:
-            identity = kept_key(directory / "account.nk", ACCOUNT, entropy, lock)
-            return cls(directory, space, identity, kept_key(directory / "signing.nk", ACCOUNT, entropy, lock))
+            identity = _key_of(directory / "account.nk", ACCOUNT, entropy, lock, known=known)
+            signing = _key_of(directory / "signing.nk", ACCOUNT, entropy, lock, known=known)
+            return cls(directory, space, identity, signing)
 
     def account_token(self, trust: BrokerTrust, now: int, *, fresh: bool = False) -> str:
         """The account's token: the kept one with its revocations, or a new one.
@@ -132,7 +138,7 @@ class SpaceTrust:
             return self._token(trust, now, user, lock)
 
     def _token(self, trust: BrokerTrust, now: int, revoked: str | None, lock: DirLock, *, fresh: bool = False) -> str:
-        path = self.directory / "account.jwt"
+        path = self.directory / _ACCOUNT_TOKEN
         kept = _read_token(path, "account")
         revocations: dict[str, int] = {}
         if kept is not None and isinstance(kept[1].claims, AccountClaims):
@@ -167,6 +173,13 @@ class SpaceTrust:
         return encode_user(
             UserClaims(name, user.public, self.account, permissions, tags), self._signing, now, now + seconds
         )
+
+
+def _key_of(path: Path, role: int, entropy: Entropy, lock: DirLock, *, known: bool) -> KeyPair:
+    """A key of a trust or account; ``known``: it was made before, and is never made again."""
+    if known and not path.exists():
+        raise UnsafeFile(path, "is missing; put it back from a backup, nothing can take its place")
+    return kept_key(path, role, entropy, lock)
 
 
 def kept_key(path: Path, role: int, entropy: Entropy, lock: DirLock) -> KeyPair:

@@ -72,6 +72,34 @@ def test_a_key_file_of_another_content_is_refused_and_left(tmp_path: Path, space
         assert not content or content.decode()[4:] not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["account.nk", "signing.nk"])
+def test_a_key_that_is_lost_is_not_made_again_once_its_account_has_a_token(
+    tmp_path: Path, trust: BrokerTrust, space: SpaceTrust, name: str
+) -> None:
+    path = tmp_path / "main" / name
+    kept = path.read_bytes()
+    space.account_token(trust, NOW)
+    path.unlink()
+    with pytest.raises(UnsafeFile, match=f"{name} is missing"):
+        SpaceTrust.open(tmp_path / "main", "main", os.urandom)
+    assert not path.exists()
+    write_private(path, kept)
+    assert SpaceTrust.open(tmp_path / "main", "main", os.urandom).account == space.account
+
+
+@pytest.mark.parametrize("name", ["operator.nk", "operator-signing.nk", "system.nk", "system-signing.nk"])
+def test_a_key_that_is_lost_is_not_made_again_once_its_trust_has_made_tokens(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "lost"
+    BrokerTrust.open(root, os.urandom)
+    (root / name).unlink()
+    trust = BrokerTrust.open(root, os.urandom)  # nothing was made with it yet
+    trust.operator_token(NOW)
+    (root / name).unlink()
+    with pytest.raises(UnsafeFile, match=f"{name} is missing"):
+        BrokerTrust.open(root, os.urandom)
+    assert not (root / name).exists()
+
+
 def test_a_token_file_of_another_content_is_refused_and_left(
     tmp_path: Path, trust: BrokerTrust, space: SpaceTrust
 ) -> None:

@@ -15,6 +15,7 @@ from sidecar.app import principals as work
 from sidecar.app.principal_records import Wanted
 from sidecar.app.spaces import open_space
 from sidecar.cli.main import ExplainedGroup
+from sidecar.cli.coordinator_target import FiniteType
 from sidecar.cli.space_options import json_option, needed, root_option, server_option
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Principal, check_mintable
@@ -22,6 +23,8 @@ from sidecar.rails.space.holder import Profile
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DAY = 86_400
+_MOST_DAYS = 36_500
+"""No profile lives for so long; which ends sooner is for the grants to say."""
 
 
 class PrincipalType(click.ParamType[Principal]):
@@ -40,7 +43,9 @@ def _space_option(function: _Command) -> _Command:
     return click.option("--space", required=True, help="The space.")(function)
 
 
-_days_option = click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Life of the credential.")
+_days_option = click.option(
+    "--days", type=FiniteType(min=0, max=_MOST_DAYS, min_open=True), help="Life of the credential."
+)
 
 
 _EXIT_HELP = """\b

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -58,8 +59,10 @@ class Channels:
         clock: Callable[[], Now],
         metrics: Metrics,
         log: Log | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._connection = connection
+        self._chance = chance
         self._space = space
         self._history = history
         self._enrolment = enrolment
@@ -178,7 +181,7 @@ class Channels:
     async def _enrol_later(self, channel: Channel) -> None:
         backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         while not channel.enrolled:
-            await asyncio.sleep(backoff.failed())
+            await asyncio.sleep(backoff.failed(self._chance()))
             await self._enrol(channel)
         if self._log is not None:
             self._log.info("channel_enrolled", channel=channel.name, state=channel.standing.shown)
@@ -197,7 +200,7 @@ class Channels:
                     self._metrics.counter("messaging_channel_faults").inc()
                     if self._log is not None:
                         self._log.error("channel_fault", channel=channel.name, error=type(error).__name__)
-                    await asyncio.sleep(backoff.failed())
+                    await asyncio.sleep(backoff.failed(self._chance()))
                     continue
                 if isinstance(ended, Stopped):
                     self._inbox.fail(ended)
@@ -223,7 +226,7 @@ class Channels:
                     if reading.result():
                         backoff.succeeded()
                     else:
-                        retry_at = self._clock().mono + backoff.failed()
+                        retry_at = self._clock().mono + backoff.failed(self._chance())
                     reading = None
                 if await self._bring_some(channel):
                     rest = max(0.0, retry_at - self._clock().mono) if reading is None and channel.lacks else None
@@ -315,7 +318,7 @@ class Channels:
     async def _close_later(self, channel: Channel) -> None:
         backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         while channel.standing.owed:
-            await asyncio.sleep(backoff.failed())
+            await asyncio.sleep(backoff.failed(self._chance()))
             if await self._enrolment.close(channel):
                 channel.move(Event.CLOSED)
         self._channels.pop(channel.name, None)

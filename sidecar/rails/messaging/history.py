@@ -39,6 +39,9 @@ PAGE: Final = 256
 """Frames asked for at a time."""
 PAGE_BYTES: Final = 8 * 1024 * 1024
 """Payload after which a page ends early."""
+READS_AT_ONCE: Final = 16
+"""Pages that one member asks the delivery plane for at a time: half of what the plane works on for one caller. After an
+interruption all channels of a member want to read."""
 SILENCE_SECONDS: Final = 5.0
 """The longest wait for the next frame of a page."""
 IDLE_SECONDS: Final = 10
@@ -274,6 +277,7 @@ class MediatedHistory:
     def __init__(self, caller: Asks, identity: Identity) -> None:
         self._caller = caller
         self._identity = identity
+        self._turns = asyncio.Semaphore(READS_AT_ONCE)
 
     async def frontier(self) -> int:
         """See :class:`History`."""
@@ -302,7 +306,8 @@ class MediatedHistory:
     async def _page(self, args: dict[str, JsonValue]) -> _Page:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return _Page.of(await self._caller.call(DELIVERY_ENDPOINT, "read-history", args))
+                async with self._turns:
+                    return _Page.of(await self._caller.call(DELIVERY_ENDPOINT, "read-history", args))
             except CallRefused as error:
                 if error.code == Code.PERMISSION_DENIED:
                     raise HistoryNotGranted(error.message) from None

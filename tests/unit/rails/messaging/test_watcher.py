@@ -9,8 +9,8 @@ import pytest
 
 from sidecar.rails.connection.kv import Entry
 from sidecar.rails.envelopes.schema import Status
-from sidecar.rails.messaging.roster import Dropped
-from sidecar.rails.messaging.watcher import Change, Fold, Transition
+from sidecar.rails.messaging.roster import Dropped, Roster, read_roster
+from sidecar.rails.messaging.watcher import Change, Fold, Transition, changes
 
 
 def beat(ts: int, actor: str = "a", **more: Any) -> Entry:
@@ -95,3 +95,33 @@ def test_the_roster_is_bounded_and_the_longest_offline_go_first() -> None:
     fold.take(marker("b"), 1_100)
     assert kind(fold.take(beat(1_200, "c"), 1_200)) is Change.JOINED
     assert sorted(fold.roster(1_200).rows) == ["local.a", "local.c"]
+
+
+@pytest.mark.req("C6-44")
+def test_two_reads_tell_what_happened_between_them() -> None:
+    def roster(now: int, *entries: Entry) -> Roster:
+        return read_roster(((entry.key, entry.value) for entry in entries), now)
+
+    before = roster(1_000, beat(1_000, "same"), beat(1_000, "busy"), beat(1_000, "gone"), beat(1_000, "left"))
+    now = roster(
+        2_000,
+        beat(2_000, "same"),
+        beat(2_000, "busy", status="working"),
+        beat(2_000, "left", status="offline"),
+        beat(2_000, "new"),
+    )
+    found = {change.principal.actor: change for change in changes(before, now)}
+    assert {name: change.change for name, change in found.items()} == {
+        "busy": Change.CHANGED,
+        "left": Change.OFFLINE,
+        "new": Change.JOINED,
+        "gone": Change.OFFLINE,
+    }
+    assert not found["gone"].row.live
+    assert changes(now, now) == []
+    assert [change.change for change in changes(now, before)] == [
+        Change.CHANGED,
+        Change.JOINED,
+        Change.JOINED,
+        Change.OFFLINE,
+    ]

@@ -131,6 +131,18 @@ async def test_the_row_of_a_dead_predecessor_is_taken_at_once(side: Side, here: 
         assert other.clock.slept == []
 
 
+async def test_a_lease_that_was_given_up_is_taken_again_at_once_while_its_row_stands(side: Side) -> None:
+    """As after a jump of the clock, or when the broker comes back in the last seconds of the row."""
+    lease = side.lease("a" * 32)
+    await within(lease.acquire())
+    side.clock.ahead += DELIVERY_LEASE_SECONDS
+    await within(lease.keep())
+    assert not lease.held
+    assert side.clock.slept == []
+    await within(lease.acquire())
+    assert (lease.held, side.clock.slept) == (True, [])
+
+
 async def test_a_row_that_cannot_be_read_is_no_lease_of_anybody(side: Side) -> None:
     await side.bucket.put("lease.0", b"no row")
     await within(side.lease("a" * 32).acquire())

@@ -142,7 +142,8 @@ class Lease:
         self._space = plane.space
         self._row = LeaseRow(plane.lifecycle.principal.dot, instance, 0)
         self._clock, self._metrics, self._log, self._sleep = plane.clock, plane.metrics, plane.log, sleep
-        self._ended = frozenset(ended)
+        # Its own row too: whoever asks for the lease has stopped to act by an earlier one.
+        self._ended = frozenset((*ended, instance))
         self._revision = 0
         self._term: Term | None = None
         self._writing = asyncio.Lock()

@@ -7,6 +7,7 @@ knows may have had its effect: the membership is then owed, and looked up before
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, Final
 
 from sidecar.base.strictjson import JsonValue
@@ -126,12 +127,10 @@ class Enrolment:
         """Close the membership of a channel that is left; whether nothing is open any more. One that this process has
         not asked for may be there from an earlier one, if the channel is durable now (C7-11)."""
         if not channel.standing.owed and channel.scope is Scope.CONCRETE:
-            try:
+            with contextlib.suppress(RegistryUnreadable):  # then there may be one
                 effective = (await self._registry.read()).effective(channel.name)
-            except RegistryUnreadable:
-                return True
-            if not wants_membership(channel.name, effective.delivery_class):
-                return True
+                if not wants_membership(channel.name, effective.delivery_class):
+                    return True
         return await self.close(channel)
 
     async def close(self, channel: Channel) -> bool:

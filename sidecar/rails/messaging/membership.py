@@ -85,7 +85,7 @@ STEPS: Final[dict[tuple[State, Event], tuple[State, bool | None]]] = {
     (State.DURABLE, Event.DROPPED): (State.APART, True),
     (State.DURABLE, Event.LEAVE): (State.LEAVING, True),
     (State.LEAVING, Event.CLOSED): (State.APART, False),
-    (State.LEAVING, Event.GONE): (State.APART, KEEP),
+    (State.LEAVING, Event.GONE): (State.APART, True),  # nobody knows that there is none
 }
 
 

@@ -20,7 +20,7 @@ from sidecar.rails.messaging.channels import Channels, TooManyChannels
 from sidecar.rails.messaging.enrolment import Enrolment
 from sidecar.rails.messaging.inbox import Inbox
 from sidecar.rails.messaging.membership import SHOWN, Standing, State
-from sidecar.rails.messaging.registry import NOTHING_SAID, Registry
+from sidecar.rails.messaging.registry import NOTHING_SAID, Registry, RegistryUnreadable
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +75,11 @@ class Nothing:
     fails: Exception | None = None
     runs = 0
 
+    unreadable = False
+
     async def read(self) -> Registry:
+        if self.unreadable:
+            raise RegistryUnreadable("nobody is there")
         return Registry(NOTHING_SAID, {})
 
     async def frontier(self) -> int:
@@ -248,5 +252,22 @@ async def test_a_leave_of_what_was_never_joined_counts_against_the_bound(monkeyp
         assert not (await world.channels.leave(f"x{number}")).closed
     with pytest.raises(TooManyChannels):
         await world.channels.leave("x2")
+    await world.channels.close()
+    await world.at_rest()
+
+
+@pytest.mark.req("C7-19", "C7-36")
+async def test_a_leave_while_nobody_knows_the_class_is_closed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier process of the lifecycle may have asked for the membership."""
+    monkeypatch.setattr(module, "FIRST_RETRY", 0.01)
+    world = World()
+    world.plane.open.add("general")
+    world.plane.up, world.nothing.unreadable = False, True
+    assert (await world.channels.join("general")).state is State.LIVE
+    assert not (await world.channels.leave("general")).closed
+    assert world.channels.standings["general"] == Standing(State.APART, owed=True)
+    world.plane.up = True
+    await world.until(lambda: world.channels.standings == {})
+    assert world.plane.open == set()
     await world.channels.close()
     await world.at_rest()

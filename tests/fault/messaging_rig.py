@@ -23,8 +23,8 @@ from tests.e2e.peers import Society
 from tests.e2e.space_broker import SpaceBroker
 from tests.e2e.space_members import Space
 
-_SERIAL = re.compile(r"(?<=^oc_[0-9a-f]{16})_[0-9]+$")
-LONG_SECONDS = 60.0
+_WATCH = re.compile(r"^oc_[0-9a-f]{16}_[0-9]+$")
+LONG_SECONDS = 40.0
 """Bound of a wait over a fault."""
 
 
@@ -77,14 +77,14 @@ class Listener:
 
 
 async def consumers(here: Society) -> dict[str, tuple[str, ...]]:
-    """The consumers of every stream, as an operator sees them. Of a watch, which is made anew under the next number
-    after a loss, stands the name alone."""
+    """The consumers of every stream, as an operator sees them. A watch, which has another name after each loss, stands
+    without it."""
     found = {}
     async with root(Rig(here.town)) as operator:
         listed = orjson.loads((await operator.request(api.STREAM_NAMES.build())).data)
         for stream in listed["streams"]:
             answer = orjson.loads((await operator.request(api.CONSUMER_NAMES.build(stream=stream))).data)
-            found[stream] = tuple(sorted(_SERIAL.sub("", one) for one in answer["consumers"] or ()))
+            found[stream] = tuple(sorted(_WATCH.sub("a watch", one) for one in answer["consumers"] or ()))
     return found
 
 
@@ -97,7 +97,8 @@ async def at_baseline(here: Society, before: dict[str, tuple[str, ...]]) -> None
                 await asyncio.sleep(0.1)
     except TimeoutError:
         pass
-    assert now == before
+    changed = {stream: (before.get(stream), now.get(stream)) for stream in before | now}
+    assert now == before, {stream: both for stream, both in changed.items() if both[0] != both[1]}
 
 
 @contextlib.asynccontextmanager

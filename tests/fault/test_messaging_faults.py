@@ -23,7 +23,10 @@ from sidecar.rails.space.holder import Form
 from tests.e2e.delivery_rig import Rig, root
 from tests.e2e.durable_reads import life
 from tests.e2e.peers import Society, society, until
+from tests.e2e.space_broker import SpaceBroker
 from tests.e2e.space_members import SPACE
+from tests.e2e.test_delivery_process import Place
+from tests.fault.crowd import crowd
 from tests.fault.messaging_rig import LONG_SECONDS, Listener, at_baseline, limited
 from tests.fault.messaging_rig import consumers as all_consumers
 
@@ -210,3 +213,70 @@ async def test_credentials_of_ten_seconds_under_traffic(tmp_path: Path, form: Fo
             await at_baseline(here, before)
             assert len(ben.connection._subscriptions) <= subscribed + 1
             assert ben.joined["team.short"].durable
+
+
+# ---- (d) the delivery process is down ----
+
+
+@FORMS
+@pytest.mark.req("C4-08", "C8-43", "C8-44", "C8-45")
+async def test_posts_of_the_time_without_a_delivery_process_arrive_once(tmp_path: Path, form: Form) -> None:
+    async with SpaceBroker(tmp_path) as broker:
+        place = Place(broker)
+        try:
+            here = Society(await place.town(form))
+            process = await place.started()
+            await here.configure("team.down", delivery_class=DeliveryClass.DURABLE)
+            await here.enrol("cid")
+            async with here.peer("alice") as alice, here.peer("bob") as bob, Listener(bob) as heard:
+                assert (await bob.join("team.down")).durable
+                first = await alice.post("team.down", "first")
+                await heard.has(first.id)
+                before = await all_consumers(here)
+                under_way = asyncio.gather(*(alice.post("team.down", f"u{n}") for n in range(50)))
+                process.program.kill()
+                sent = [one.id for one in await under_way]
+                await alice.ask_role("nobody", "is served meanwhile")
+                async with here.peer("cid") as cid:
+                    joined = await cid.join("team.down")
+                    assert not joined.durable
+                    assert joined.shortfall
+                # Away: nothing but the durable copies can bring these.
+                await bob.close()
+            for start in range(0, 300, 50):
+                async with here.peer("alice") as alice:
+                    sent += [one.id for one in await asyncio.gather(
+                        *(alice.post("team.down", f"d{start + n}") for n in range(50)),
+                        *(alice.tell("local.bob", f"t{start + n}") for n in range(5)),
+                    )]  # fmt: skip
+            await place.started()
+            async with here.peer("bob") as bob, Listener(bob) as late:
+                await late.has(*(one for one in sent if not heard.shown[one]))
+                assert late.twice == []
+                assert heard.twice == []
+            await at_baseline(here, before)
+        finally:
+            place.end()
+
+
+# ---- (f) many watch who is here ----
+
+WATCHERS, BEATING = 300, 12
+"""All of them watch, and some say that they are here: in one process more records than that are more than a core
+takes in. What presence costs as it is meant to be read, on demand, is measured in tests/bench."""
+
+
+@pytest.mark.req("C6-30", "C6-34", "C6-48")
+async def test_three_hundred_watch_presence_over_the_death_of_the_broker(tmp_path: Path) -> None:
+    async with crowd(tmp_path, WATCHERS, BEATING) as room:
+        everybody = {f"local.p{number}" for number in range(BEATING)}
+        await room.see(everybody)
+        assert await room.consumers() == WATCHERS
+        room.broker.kill()
+        await asyncio.to_thread(room.broker.start)
+        await room.steady()
+        await room.see(everybody)
+        # Each watch is made anew, and none is left behind.
+        await room.consumers_are(WATCHERS)
+        await room.leave(7)
+        await room.see(everybody - {"local.p7"})

@@ -4,6 +4,7 @@ what, and that a client's view of itself decides nothing."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -28,11 +29,11 @@ from sidecar.rails.space.holder import Form, Profile
 from sidecar.rails.space.trust import new_user
 from tests.e2e.delivery_rig import Rig, root, store_of
 from tests.e2e.durable_reads import QUICK, life
-from tests.e2e.peers import SECONDS, Society, got, quiet, society, text_of, texts
+from tests.e2e.peers import SECONDS, Society, got, quiet, society, text_of, texts, until
 from tests.e2e.plain_broker import plain_broker
 from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE, clock
-from tests.e2e.wire_tap import tapped
+from tests.e2e.wire_tap import Tap, tapped
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -172,6 +173,43 @@ async def test_durable_copies_travel_on_the_member_s_own_consumer(here: Society)
         acked = daemon if here.form is Form.MEDIATED else member
         stem = acks.ack_subject(streams.DLV.stream(SPACE), f"dlv_local-bea-{life('bea').uid}", "1.1.1.1.0")[:-9]
         assert [one for one in acked.published if one.startswith(stem)]
+
+
+def pulled(wire: Tap) -> set[str]:
+    """The consumers that a client has pulled from."""
+    return {one.split(".")[-1] for one in wire.published if ".CONSUMER.MSG.NEXT." in one}
+
+
+@pytest.mark.req("C2-01", "C2-10", "C2-11")
+async def test_one_principal_stands_in_all_places_and_the_key_in_the_inbox_alone(here: Society) -> None:
+    await here.configure("team.places", delivery_class=DeliveryClass.DURABLE)
+    kinds = ("dm", "dlv") if here.form is Form.COMPATIBLE else ()
+    wanted = {f"{kind}_local-pat-{life('pat').uid}" for kind in kinds}
+    async with tapped(here.town.broker.port) as wire, here.plane(), here.peer("ann"):
+        async with here.peer("pat", url=wire.url) as pat:
+            await pat.join("team.places")
+            await pat.post("team.places", "post")
+            await pat.tell("ann", "direct")
+            assert await texts(pat, 1) == ["post"]
+            await until(lambda: wanted <= pulled(wire))
+            card, key = pat.card.id, pat.identity.connection
+        said = [body.rpartition(b"\r\n\r\n")[2] for body in wire.bodies]
+        documents = [json.loads(body) for body in said if body.startswith(b"{")]
+        async with root(Rig(here.town)) as hand:
+            members = await KeyValue(hand, buckets.MEMBERS, SPACE).read_all()
+    assert card == "local.pat"
+    assert {one["card"]["id"] for one in documents if "card" in one} == {card}
+    assert {one["from"]["id"] for one in documents if "parts" in one} == {card}
+    sent = {tuple(one.split(".")) for one in wire.published}
+    assert {one[3:5] for one in sent if one[2:3] == ("chat",)} == {("local", "pat")}
+    assert {one[5:7] for one in sent if one[2:3] == ("inst",)} == {("local", "pat")}
+    presence = buckets.PRESENCE.subject(SPACE, buckets.PRESENCE_KEY, owner="local", actor="pat")
+    assert {one for one in wire.published if one.startswith("$KV.")} == {presence}
+    assert buckets.member_key("team.places", life("pat")) in members
+    assert pulled(wire) - {f"chathist_local-pat-{life('pat').uid}"} == wanted
+    stem = INBOX.build(connection=key)
+    assert not [one for one in wire.published if key in one]
+    assert all(one.startswith(stem) for one in wire.subscribed if key in one)
 
 
 @pytest.mark.req("CB-96", "C9-11", "C7-12", "C7-37")

@@ -26,6 +26,7 @@ from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.grants import permissions
 from sidecar.rails.space.holder import Form, Profile
 from tests.e2e.endpoints import Room, room, soon, until
+from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -89,6 +90,13 @@ async def test_a_plain_agent_is_told_what_the_plane_says_of_itself(here: Room) -
             assert (await asked(alice, metrics=metrics)).verdict is Verdict.UNKNOWN
         assert metrics.totals("liveness_probes")[("delivery", "unknown")] == 3
         assert made.metrics.totals("liveness_answers")[("delivery", "unknown")] == 3
+        names = {"space": SPACE, "owner": "local", "actor": "alice", "plane": "delivery"}
+        reply = subjects.LIVE_REPLY.build(**names, nonce="n" * 22)
+        answers = await alice.subscribe(reply)
+        await alice.publish(subjects.LIVE.build(**names), reply=reply)
+        async with asyncio.timeout(EVENT_SECONDS):
+            assert set(json.loads((await answers.next()).data)) == {"plane", "responder", "instance"}
+        await answers.close()
         manager = await asked(alice, "manager")
         assert (manager.verdict, manager.why, manager.instance) == (Verdict.UNBOUND, Why.NOBODY, None)
 

@@ -35,7 +35,7 @@ async def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield made
 
 
-@pytest.mark.req("C12-25", "C12-26", "C4-02", "C8-60", "C8-61", "C5-01", "C5-02", "C5-04", "C12-03")
+@pytest.mark.req("C12-25", "C12-26", "C4-02", "C7-16", "C8-60", "C8-61", "C5-01", "C5-02", "C5-04", "C12-03")
 async def test_two_peers_talk_on_a_channel(here: Society) -> None:
     await here.configure("team.backend", delivery_class=DeliveryClass.DURABLE)
     async with here.plane(), here.peer("alice") as alice, here.peer("bob") as bob:

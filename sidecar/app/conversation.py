@@ -255,7 +255,7 @@ class Conversation:
                 del self._joins[channel]
                 text = f"{channel}: not joined any more: the broker refuses the subscription"
                 self._notices.tell("dropped", text, channel=channel)
-            elif now[channel] != join:
+            elif now[channel].state is not join.state:  # what is missing may be said anew with each attempt
                 self._joined(now[channel])
         faults = self._peer.source_faults
         for durable, why in faults.items():

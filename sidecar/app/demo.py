@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sidecar.app.demo_messaging import command_line, talk
 from sidecar.app.dev import Dev
 from sidecar.base.keysource import load_seed_file
 from sidecar.coordinator.authority.certificate import WitnessPin
@@ -115,6 +116,7 @@ async def _steps(dev: Dev, client: CoordinatorClient, say: Say, by_hand: _ByHand
             break
     say("8. You followed live events from exactly that cut on, under credit")
     by_hand("watch")
+    await talk(dev, say, first=9)
 
 
 def _describe(result: object) -> str:
@@ -138,6 +140,9 @@ def next_steps(dev: Dev) -> str:
             "and in a third one, while it runs:",
             f"   {create}",
             f"   kill -9 {dev.ready['coordinator']['pid']}   # the coordinator: it comes back, and the watch heals",
+            "Two terminals that talk:",
+            f"   {command_line(dev, 'bob', 'channel', 'tail', 'general')}",
+            f"   {command_line(dev, 'alice', 'channel', 'send', 'general', 'hello')}",
             "Who is connected, what lags and which limit is near, live:",
             f"   {cli_command(root, 'top')}",
         ]

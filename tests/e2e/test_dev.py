@@ -174,7 +174,14 @@ def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:
             line = tour.stdout.readline()
             assert line, lines
             lines.append(line.strip())
-        assert [line[0] for line in lines if re.match(r"\d\. ", line)] == list("12345678")
+        steps = [line.split(". ")[0] for line in lines if re.match(r"\d+\. ", line)]
+        assert steps == [str(number) for number in range(1, 11)]
+        assert [line.split("alice ")[1] for line in lines if line.startswith("bob hears")] == [
+            "#team.backend: Can you review this?",
+            "#team.backend: It is merged.",
+            "dm: Thank you!",
+            "#team.backend: Welcome back.",
+        ]
         ready = json.loads((directory / "ready.json").read_text())
         assert lines[-1].startswith(f"kill -9 {ready['coordinator']['pid']} ")
         typed = [line.removeprefix("by hand:").strip() for line in lines if line.startswith("by hand:")]
@@ -182,7 +189,7 @@ def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:
         for line in typed:
             program, *arguments = shlex.split(line)
             assert program == "sidecar"
-            if arguments[1] != "watch":
+            if arguments[1] not in ("watch", "tail", "inbox"):
                 verbs[arguments[1]] = subprocess.run(
                     [*SIDECAR, *arguments], capture_output=True, timeout=60, check=False
                 )
@@ -191,6 +198,7 @@ def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:
             "objective": 1,  # the last one is the update that is refused
             "operation": 0,
             "snapshot": 0,
+            "send": 0,
         }
         assert b"REVISION_CONFLICT" in verbs["objective"].stderr
     finally:

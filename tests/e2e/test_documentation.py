@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.devset import dev_set
 
@@ -35,7 +38,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_program_of_the_readme_runs_beside_make_run(tmp_path: Path) -> None:
-    (program,) = blocks((ROOT / "README.md").read_text(), "python")
+    program, _ = blocks((ROOT / "README.md").read_text(), "python")
     with dev_set(tmp_path / ".sidecar") as running:
         reader = subprocess.Popen(
             [sys.executable, "-c", program],
@@ -54,6 +57,61 @@ def test_the_program_of_the_readme_runs_beside_make_run(tmp_path: Path) -> None:
         finally:
             reader.kill()
             reader.communicate()
+
+
+@pytest.mark.parametrize("space", ["main", "guarded"])
+def test_two_terminals_of_the_readme_talk_and_nothing_is_lost(tmp_path: Path, space: str) -> None:
+    section = (ROOT / "README.md").read_text().split("## Two terminals\n")[1].split("\n## ")[0]
+    written = [one.replace(".venv/bin/sidecar", "sidecar") for one in blocks(section)]
+    bob, alice, back = (one.replace("--space guarded", f"--space {space}") for one in written)
+    environ = environment(tmp_path)
+
+    def shell(step: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", step],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with dev_set(tmp_path / ".sidecar"):
+        assert "team.backend: joined durable" in shell(bob)
+        assert shell(alice).count("stored") == 3
+        heard = shell(back)
+        for text in ("#team.backend alice: Can you review this? [durable] [mention]", "dm alice: Thank you!"):
+            assert heard.count(text) == 1, heard
+        assert heard.count("It is merged.") == 1
+        assert " alice:" not in shell(back)
+
+
+def test_the_peer_of_the_readme_hears_what_the_command_line_says(tmp_path: Path) -> None:
+    _, program = blocks((ROOT / "README.md").read_text(), "python")
+    with dev_set(tmp_path / ".sidecar") as running:
+        peer = subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert peer.stdout is not None
+            assert peer.stdout.readline() == "team.backend: joined durable\n"
+            for words in (("channel", "send", "team.backend", "hello"), ("dm", "send", "bob", "psst")):
+                said = running.cli(*words, "--as", "alice", "--space", "guarded")
+                assert said.returncode == 0, said.stderr
+            heard = {peer.stdout.readline(), peer.stdout.readline()}
+            assert heard == {"alice channel team.backend hello\n", "alice dm psst\n"}
+            peer.send_signal(signal.SIGINT)
+            assert peer.wait(30) != 0
+        finally:
+            peer.kill()
+            peer.communicate()
 
 
 def test_the_setup_by_hand_runs_as_written(tmp_path: Path) -> None:

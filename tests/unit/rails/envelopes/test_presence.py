@@ -11,9 +11,10 @@ import orjson
 import pytest
 
 import sidecar
-from sidecar.base.strictjson import JsonError
+from sidecar.base.strictjson import JsonError, parse
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.presence import (
+    MAX_RECORD,
     Card,
     Presence,
     ReportedCondition,
@@ -273,3 +274,32 @@ def test_a_record_has_a_size() -> None:
     assert decode_presence(ALICE, orjson.dumps(record(activity="x" * room))).activity == "x" * room
     with pytest.raises(JsonError, match="size"):
         decode_presence(ALICE, orjson.dumps(record(activity="x" * (room + 1))))
+
+
+TAILS = (
+    *(b'"ts":1710000000001}', b'"ts":7}', b'"ts":0}', b'"ts":01}', b'"ts":-1}', b'"ts":1.5}', b'"ts":1e3}', b'"ts":}'),
+    *(b'"ts": 5}', b'"ts":5 }', b'"ts":5} ', b'"ts":5}}', b'"ts":5]', b'"ts":5', b'"ts":"5"}', b'"ts":null}'),
+    *(b'"ts":123456789012345}', b'"ts":1234567890123456}', b'"ts":99999999999999999999}', b'"ts":\xd9\xa1}'),
+    *(b'"x":{"ts":5}', b'"x":{"a":1,"ts":5}}', b'"x\\",\\"ts":5}', b'"x,"ts":5}', b'"x,\\"ts":5}', b'"x":[1,"ts":5}'),
+    *(b'"ts":1,"ts":5}', b'"ts":5,"x":1}', b'"ts":5,"x":",\\"ts\\":6"}', b'"ts":5,"x\\",\\"ts":6}', b'"x":1}'),
+    *(b'"ts":4,"x":{"a":1,"ts":5}}', b'"ts":4,"x\\"":0,"\\",\\"ts":5}', b'"ts":5,"pad":"%b","ts":6}' % (b"x" * 3_000)),
+)
+
+
+@pytest.mark.parametrize("tail", TAILS, ids=range(len(TAILS)))
+@pytest.mark.req("C6-43")
+def test_a_record_of_which_all_but_the_time_was_read_before_is_read_as_anew(tail: bytes) -> None:
+    def told(read: Any) -> object:
+        try:
+            return read()
+        except (EnvelopeError, JsonError) as error:
+            return type(error), str(error)
+
+    for card in (CARD, {**CARD, "id": BOB}, {**CARD, "role": 5}):
+        data = b'{"card":%b,"status":"idle",%b' % (orjson.dumps(card), tail)
+        expected = told(lambda data=data: read_presence(ALICE, parse(data, limit=MAX_RECORD)))
+        for again in range(2):
+            assert told(lambda data=data: decode_presence(ALICE, data)) == expected, again
+        other = encode_presence(SMALL)
+        assert decode_presence(ALICE, other) == SMALL
+        assert decode_presence(ALICE, other.replace(b"1710000000000", b"1710000000002")).ts == 1710000000002

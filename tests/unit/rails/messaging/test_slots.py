@@ -28,8 +28,8 @@ def test_a_name_that_was_left_rests_until_the_threshold_has_passed() -> None:
         slots.take(110.0)
     assert none.value.seconds == 20.0
     assert slots.take(130.0) == 0
+    slots.leave(0, 130.0)
     with pytest.raises(NoFreeName):
-        slots.leave(0, 130.0)
         slots.take(130.5)
     slots.freed(5)
     assert slots.take(130.5) == 5
@@ -49,11 +49,15 @@ def test_no_name_is_taken_while_it_rests(steps: list[tuple[str, int, int]]) -> N
             slots.freed(slot)
             resting.pop(slot, None)
         else:
+            taken: int | None
             try:
-                taken = slots.take(now)
+                taken, wait = slots.take(now), 0.0
             except NoFreeName as none:
+                taken, wait = None, none.seconds
+            if taken is None:
                 assert len(resting) == 8
-                assert 0 < none.seconds <= THRESHOLD
+                assert 0 < wait <= THRESHOLD
+                assert now < min(resting.values())
             else:
                 assert resting.get(taken, 0.0) <= now
                 resting.pop(taken, None)

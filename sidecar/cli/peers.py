@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import click
 
+from sidecar.app.conversation import Told
 from sidecar.base.clock import system_now
 from sidecar.cli.main import one_line
 from sidecar.cli.messaging_target import EXIT_HELP, Command, Target, access_options, run
-from sidecar.cli.messaging_view import table
+from sidecar.cli.messaging_view import show, table
 from sidecar.rails.messaging.reads import Reads
 from sidecar.rails.messaging.roster import Roster, RosterUnreadable, Row
 from sidecar.rails.messaging.watcher import Transition, changes
@@ -38,6 +39,7 @@ def command(target: Target, *, everybody: bool, watch: bool) -> int:
             roster = await reads.roster()
             _show(target, roster, everybody=everybody)
             if watch:
+                show(Told("watching", "watching; Ctrl-C ends it"), as_json=target.as_json)
                 await _watch(target, reads, roster, stop)
 
     return run(work)
@@ -54,11 +56,12 @@ async def _watch(target: Target, reads: Reads, roster: Roster, stop: asyncio.Eve
             now = await reads.roster()
         except RosterUnreadable as error:
             if readable:
-                click.echo(f"-- the roster cannot be read: {one_line(str(error))}; trying again", err=True)
+                text = f"the roster cannot be read: {error}; trying again"
+                show(Told("unread", text, {"why": str(error)}), as_json=target.as_json)
             readable = False
             continue
         if not readable:
-            click.echo("-- the roster is read again", err=True)
+            show(Told("read", "the roster is read again"), as_json=target.as_json)
         readable = True
         for change in changes(roster, now):
             _show_change(target, change)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from tests.e2e.devset import SIDECAR, DevSet
 
-PATIENCE = 40.0
+PATIENCE = 90.0
 
 
 class Terminal:
@@ -82,7 +82,7 @@ class Follower:
             if not line:
                 assert self.process.stderr is not None
                 raise AssertionError((self.seen, self.process.stderr.read()))
-            document = json.loads(line)
+            document: dict[str, Any] = json.loads(line)
             self.seen.append(document)
             if wanted(document):
                 return document
@@ -119,9 +119,10 @@ class Follower:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
         for stream in (self.process.stdout, self.process.stderr):
-            if stream is not None and not self._reader.is_alive():
-                stream.close()
+            assert stream is not None
+            stream.close()
 
 
 def text_of(line: dict[str, Any]) -> str:

@@ -184,6 +184,7 @@ def test_a_plane_is_asked(here: Terminal) -> None:
 
 def test_who_comes_and_goes_is_told(here: Terminal) -> None:
     with here.follow("observer", "peers", "--watch") as watch:
+        watch.notice("watching")
         with here.follow("bob", "dm", "inbox", "--name", "Bob's desk"):
             came = watch.until(lambda line: line["type"] == "joined")
             assert (came["name"], came["principal"]) == ("Bob's desk", here.principal("bob"))

@@ -432,20 +432,20 @@ async def test_durables_that_an_operator_deletes_are_made_where_they_were(here: 
 @pytest.mark.req("C4-08")
 async def test_a_durable_that_an_operator_deletes_forgets_nothing_that_was_put_off(here: Rig) -> None:
     async with here.daemon() as daemon, here.author() as alice:
-        for actor in ("d5", "d6"):
+        for actor in ("f5", "f6"):
             await here.acl(actor, "team.>")
-        await daemon.join("d5", "team.off")
-        await daemon.join("d6", "team.on")
-        await here.no_acl("d5")
+        await daemon.join("f5", "team.off")
+        await daemon.join("f6", "team.on")
+        await here.no_acl("f5")
         await alice.post("team.off", "put-off")
         await until(lambda: daemon.metrics.totals("delivery_deferred") != {}, daemon.task)
         await alice.post("team.on", "behind")
         await until(lambda: daemon.count("delivery_handed_off") != {}, daemon.task)
-        await here.acl("d5", "team.>")
+        await here.acl("f5", "team.>")
         await here.delete_consumer(INBOX, consumers.READER.build())
         await until(lambda: daemon.count("delivery_durables_made") != {}, daemon.task)
         await daemon.idle()
-        assert (await ids(here, "d5"), await ids(here, "d6")) == (["put-off"], ["behind"])
+        assert (await ids(here, "f5"), await ids(here, "f6")) == (["put-off"], ["behind"])
 
 
 @pytest.mark.req("C4-08", "C8-44", "C8-45")

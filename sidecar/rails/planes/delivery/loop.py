@@ -132,6 +132,8 @@ class CopyLoop(ABC):
         self._pipeline = Pipeline(plane, label)
         self._waiting: deque[Held] = deque()
         self._in_hand: dict[int, int] = {}
+        self._returned: set[int] = set()
+        """What was given back and has not come again. The broker lets out no more before it has an end to these."""
         self._looked: Now | None = None
         self._bytes = 0
         self._highest = 0
@@ -170,7 +172,7 @@ class CopyLoop(ABC):
     @property
     def floor(self) -> int:
         """The stream sequence up to which every message that came was settled."""
-        return min(self._in_hand) - 1 if self._in_hand else self._highest
+        return min((*self._in_hand, *self._returned), default=self._highest + 1) - 1
 
     async def run(self) -> None:
         """Carry messages for ever."""
@@ -202,6 +204,7 @@ class CopyLoop(ABC):
         else:
             begin = await self.start()
         await create(self.plane.connection, self._stream, {**config, **begin})
+        self._returned.clear()  # they come again, with everything behind the floor
         self.plane.metrics.counter("delivery_durables_made", self.label).inc()
         self.plane.log.warning("delivery_durable_made", loop=self.label, consumer=self._consumer, **begin)
 
@@ -230,6 +233,7 @@ class CopyLoop(ABC):
         if tail.sequence in self._in_hand:
             return  # it took longer than the ack wait, and is still on its way
         self._in_hand[tail.sequence] = len(message.data)
+        self._returned.discard(tail.sequence)
         self._bytes += len(message.data)
         self._highest = max(self._highest, tail.sequence)
         self._waiting.append(Held(message, tail))
@@ -342,6 +346,8 @@ class CopyLoop(ABC):
             if not self.plane.connection.offer(held.message.reply, body):
                 await self._insisted(lambda reply=held.message.reply, body=body: self._say(reply, body))  # type: ignore[misc]
             self._bytes -= self._in_hand.pop(held.tail.sequence, 0)
+            if body.startswith(headers.NAK):
+                self._returned.add(held.tail.sequence)
             self._freed.set()
             if body is headers.ACK:
                 await self._reached(Point.SETTLED)

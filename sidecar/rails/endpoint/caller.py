@@ -14,7 +14,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from nats.aio.msg import Msg
 
@@ -72,6 +72,15 @@ class _Waiting:
             and not self.answer.done()
             and headers.says_nobody(message.headers, message.data, self.request)
         )
+
+
+class Calls(Protocol):
+    """What those need who only call."""
+
+    async def call(
+        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = 5.0
+    ) -> JsonValue:
+        """The data of the answer; CallError without one."""
 
 
 class Caller:

@@ -6,9 +6,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sidecar.base.strictjson import JsonValue
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes.message import EndpointRef
-from sidecar.rails.messaging.mediated_intake import Calls
+from sidecar.rails.messaging.notices import ref_of
 
 
 class OpenMesh(Exception):  # noqa: N818 - what the space is
@@ -91,8 +92,8 @@ def read_status(value: JsonValue) -> Status:
             State(str(state)),
             sequence if type(sequence) is int else 0,
             role if isinstance(role, str) else None,
-            _ref(value.get("taker")),
-            _ref(value.get("previous")),
+            ref_of(value.get("taker")),
+            ref_of(value.get("previous")),
             at if type(at) is int else None,
             None if removal is None else Removal(str(removal)),
         )
@@ -105,10 +106,3 @@ def read_status(value: JsonValue) -> Status:
     if (status.state is State.CANCELLED) is not (status.removal is not None):
         raise BadStatus("it does not say how it left the queue, or says too much")
     return status
-
-
-def _ref(value: JsonValue) -> EndpointRef | None:
-    if not isinstance(value, dict):
-        return None
-    holder, name = value.get("id"), value.get("name")
-    return EndpointRef(holder, name) if isinstance(holder, str) and isinstance(name, str) else None

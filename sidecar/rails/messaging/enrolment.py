@@ -13,10 +13,11 @@ from typing import Any, Final
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import ConnectionFault
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallError, CallRefused, Code, Outcome
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.messaging.channel import Channel
-from sidecar.rails.messaging.history import Asks, History, HistoryNotGranted, HistoryUnreadable
+from sidecar.rails.messaging.history import History, HistoryNotGranted, HistoryUnreadable
 from sidecar.rails.messaging.membership import UNAVAILABLE, Event, Scope, wants_membership
 from sidecar.rails.messaging.reads import Reads
 from sidecar.rails.messaging.registry import Registry, RegistryUnreadable
@@ -56,7 +57,7 @@ class SharedRegistry:
 class Enrolment:
     """The memberships of one lifecycle."""
 
-    def __init__(self, registry: SharedRegistry, history: History, caller: Asks, metrics: Metrics) -> None:
+    def __init__(self, registry: SharedRegistry, history: History, caller: Calls, metrics: Metrics) -> None:
         self._registry = registry
         self._history = history
         self._caller = caller

@@ -25,6 +25,7 @@ from sidecar.rails.connection import (
     Subscription,
 )
 from sidecar.rails.connection.streams import status_of
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.messaging.frames import BadFrame, Frame, frame_of, read_frame
@@ -50,7 +51,8 @@ ATTEMPTS: Final = 6
 """Beginnings in a row that gave no frame, before a read is given up."""
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 3.0
 _NANO: Final = 10**9
-_ALREADY_EXISTS: Final = (10_013, 10_105, 10_148)
+ALREADY_EXISTS: Final = (10_013, 10_105, 10_148)
+"""What the broker says when a consumer has the name already, with another configuration."""
 _NOTHING_THERE: Final = "404"
 _ANY: Final = "x"
 _AGAIN: Final = frozenset({Code.DEADLINE_EXCEEDED})
@@ -69,14 +71,6 @@ class HistoryNotGranted(Exception):  # noqa: N818 - a state
 
 class HistoryUnreadable(Exception):  # noqa: N818 - a state
     """The read did not come to its end; nothing may be concluded from what it did not give."""
-
-
-class Asks(Protocol):
-    """What is needed of the caller of the endpoint rails."""
-
-    async def call(
-        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = 5.0
-    ) -> JsonValue: ...
 
 
 class History(Protocol):
@@ -238,7 +232,7 @@ class RawHistory:
             if not isinstance(error, dict):
                 pending = answer.get("num_pending")
                 return pending if type(pending) is int else 0
-            if error.get("err_code") not in _ALREADY_EXISTS:
+            if error.get("err_code") not in ALREADY_EXISTS:
                 break
             await self._request(self._own(api.CONSUMER_DELETE))
         raise _Broken(_description(answer))
@@ -274,7 +268,7 @@ def _description(answer: dict[str, Any]) -> str:
 class MediatedHistory:
     """The reads of one lifecycle of a mediated space, through the delivery plane (C9-47)."""
 
-    def __init__(self, caller: Asks, identity: Identity) -> None:
+    def __init__(self, caller: Calls, identity: Identity) -> None:
         self._caller = caller
         self._identity = identity
         self._turns = asyncio.Semaphore(READS_AT_ONCE)

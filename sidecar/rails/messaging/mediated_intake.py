@@ -14,7 +14,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from sidecar.base.clock import Now, system_now
 from sidecar.base.strictjson import JsonValue
@@ -22,6 +22,7 @@ from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.streams import ConsumerGone
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallError, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT, MAX_BATCH, MAX_SETTLED
 from sidecar.rails.messaging.durables import Durable
@@ -41,15 +42,6 @@ without a word."""
 FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
 MAX_WORDS: Final = 4096
 """Words that wait for the plane. Above it the oldest is lost, and its copy comes again."""
-
-
-class Calls(Protocol):
-    """What is needed of a caller of the endpoint rails."""
-
-    async def call(
-        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = 5.0
-    ) -> JsonValue:
-        """The data of the answer; CallError without one."""
 
 
 class _Item(NamedTuple):

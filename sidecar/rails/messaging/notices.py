@@ -15,13 +15,13 @@ from sidecar.base.strictjson import JsonError, JsonValue, parse
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import KeyValue, Unreadable
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallError
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes import backstop
 from sidecar.rails.envelopes.message import DataPart, EndpointRef
 from sidecar.rails.envelopes.receive import Received
 from sidecar.rails.messaging.frames import Frame
-from sidecar.rails.messaging.mediated_intake import Calls
 from sidecar.rails.names import buckets, headers
 
 LEASE_SECONDS: Final = 5.0
@@ -74,7 +74,7 @@ def _notice(value: JsonValue) -> AnycastNotice | None:
     if not isinstance(value, dict):
         return None
     sequence, role, event = value.get("seq"), value.get("role"), value.get("event")
-    taker, previous = _ref(value.get("taker")), _ref(value.get("previous"))
+    taker, previous = ref_of(value.get("taker")), ref_of(value.get("previous"))
     if type(sequence) is not int or sequence < 1 or not isinstance(role, str) or taker is None:
         return None
     if event not in tuple(Turn) or (previous is None and "previous" in value):
@@ -82,7 +82,8 @@ def _notice(value: JsonValue) -> AnycastNotice | None:
     return AnycastNotice(sequence, role, Turn(event), taker, previous)
 
 
-def _ref(value: JsonValue) -> EndpointRef | None:
+def ref_of(value: JsonValue) -> EndpointRef | None:
+    """A principal and what it calls itself, from an answer or a part of a message; None for any other shape."""
     if not isinstance(value, dict):
         return None
     holder, name = value.get("id"), value.get("name")

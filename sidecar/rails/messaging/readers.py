@@ -28,6 +28,7 @@ from sidecar.rails.connection import (
 from sidecar.rails.connection.streams import status_of
 from sidecar.rails.envelopes.receive import Received, Rejected, Source, receive
 from sidecar.rails.messaging.frames import Frame, frame_of
+from sidecar.rails.messaging.history import ALREADY_EXISTS, HistoryUnreadable
 from sidecar.rails.messaging.slots import NoFreeName, Slots
 from sidecar.rails.names import InvalidName, api, consumers, streams, subjects
 from sidecar.rails.names.limits import HISTORY_READER_SLOTS
@@ -43,10 +44,6 @@ _STEP_SECONDS: Final = 10.0
 _NANO: Final = 10**9
 _MARGIN: Final = 1.5
 _NO_CONSUMER: Final = 10014
-
-
-class HistoryUnreadable(Exception):  # noqa: N818 - a state
-    """A step did not complete; nothing may be concluded from what is missing. It may be tried again."""
 
 
 class HistoryRefused(HistoryUnreadable):
@@ -171,7 +168,7 @@ class HistoryReader:
                 return name, slot, _count(answer, "num_pending")
             if "error" not in answer:
                 raise HistoryUnreadable("the broker did not say what it made")
-            if _code(answer) not in _TAKEN:
+            if _code(answer) not in ALREADY_EXISTS:
                 slots.freed(slot)
                 raise HistoryUnreadable(f"the broker makes no consumer: {_text(answer)}")
             self._count("name_taken")
@@ -234,10 +231,6 @@ class HistoryReader:
     def _count(self, outcome: str) -> None:
         if self._metrics is not None:
             self._metrics.counter("history_steps", outcome).inc()
-
-
-_TAKEN: Final = (10148, 10105, 10013)
-"""A consumer has the name already, with another configuration than ours."""
 
 
 def _code(answer: dict[str, Any]) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sidecar.base.strictjson import JsonValue
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.messaging.reads import Reading
@@ -31,14 +32,6 @@ MAX_PAGES: Final = 1_024
 CALL_SECONDS: Final = 5.0
 
 
-class Asks(Protocol):
-    """What is needed of the caller of the endpoint rails."""
-
-    async def call(
-        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = 5.0
-    ) -> JsonValue: ...
-
-
 class _Incomplete(Exception):  # noqa: N818 - stays in this file
     """A read that did not come to its end."""
 
@@ -46,7 +39,7 @@ class _Incomplete(Exception):  # noqa: N818 - stays in this file
 class MediatedReads:
     """The reads of ``sidecar.rails.messaging.reads.Reads``."""
 
-    def __init__(self, caller: Asks, reading: Reading) -> None:
+    def __init__(self, caller: Calls, reading: Reading) -> None:
         self._caller = caller
         self._reading = reading
 

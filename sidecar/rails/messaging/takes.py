@@ -26,11 +26,11 @@ from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Stopped, Subscription
 from sidecar.rails.connection.subscription import SubscriptionClosed
+from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes.message import Message
 from sidecar.rails.messaging.intake import HeldCopy
-from sidecar.rails.messaging.mediated_intake import Calls
 from sidecar.rails.messaging.pacing import Backoff
 from sidecar.rails.messaging.take_steps import (
     ADVICE,

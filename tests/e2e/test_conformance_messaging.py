@@ -46,9 +46,10 @@ async def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 async def copies(here: Society, actor: str, last: str) -> list[str]:
     """The ids in a member's own store, once the last one is there."""
-    while last not in (found := [copy.id for copy in await store_of(Rig(here.town), actor)]):
-        pass
-    return found
+    async with asyncio.timeout(EVENT_SECONDS):
+        while last not in (found := [copy.id for copy in await store_of(Rig(here.town), actor)]):
+            pass
+        return found
 
 
 @pytest.mark.req("C7-09", "C7-06", "C7-07", "C7-24")

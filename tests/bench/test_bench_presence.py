@@ -8,6 +8,7 @@ heartbeats, and with heartbeats and reads on demand at a stated rate. Presence i
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -37,8 +38,9 @@ from tests.e2e.space_broker import SpaceBroker
 from tests.e2e.space_members import SPACE, Space, clock
 
 PEERS = 300
-READS_PER_SECOND = 2
-"""Rosters read in the whole space: every peer acts on another one each two and a half minutes."""
+READS_PER_SECOND = (2, 5)
+"""Rosters read in the whole space, which nobody has counted in one that works: with 2 every peer acts on another one
+each two and a half minutes, with 5 each minute."""
 STRETCH = 20.0
 AT_ONCE = 16
 LIFE = 3_600
@@ -88,7 +90,7 @@ class Room:
         after = cpu_seconds(os.getpid()), cpu_seconds(self.broker)
         return Spent(*((now - then) / STRETCH * 100 for then, now in zip(before, after, strict=True)))
 
-    async def read(self) -> None:
+    async def read(self, rate: int) -> None:
         """Reads at the stated rate for one stretch; every one finds everybody."""
         chance = random.Random(7)
         reading = Reading(system_now, self.metrics)
@@ -99,12 +101,12 @@ class Room:
             connection, _ = chance.choice(self.peers)
             roster = await RawReads(connection, SPACE, reading).roster()
             assert len(roster.live) == PEERS
-            due += 1 / READS_PER_SECOND
+            due += 1 / rate
             await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-async def measured(directory: Path) -> tuple[Spent, Spent, Spent]:
-    """Doing nothing; heartbeats; heartbeats and reads."""
+async def measured(directory: Path) -> tuple[Spent, Spent, list[Spent]]:
+    """Doing nothing; heartbeats; heartbeats and reads, at each rate."""
     async with SpaceBroker(directory) as broker, AsyncExitStack() as stack:
         space = Space(broker, Form.COMPATIBLE)
         await space.open()
@@ -118,7 +120,7 @@ async def measured(directory: Path) -> tuple[Spent, Spent, Spent]:
             # Peers do not begin together: their heartbeats are spread over the interval.
             await asyncio.sleep(HEARTBEAT_MS / 1000 / PEERS if number + 1 < PEERS else 0)
         beating_alone = await room.spent()
-        reading_too = await room.spent(room.read)
+        reading_too = [await room.spent(functools.partial(room.read, rate)) for rate in READS_PER_SECOND]
         stored = room.metrics.totals("messaging_heartbeats")
         assert stored.keys() == {("stored",), ("sent",)}, stored
         return idle, beating_alone, reading_too
@@ -128,21 +130,27 @@ def test_presence_of_300_peers(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         idle, beating, reading = runner.run(measured(tmp_path))
     heartbeats = Spent(beating.peers - idle.peers, beating.broker - idle.broker)
-    reads = Spent(reading.peers - beating.peers, reading.broker - beating.broker)
-    total = sum(heartbeats) + sum(reads)
+    rows: dict[str, tuple[float, str]] = {}
+    for rate, one in zip(READS_PER_SECOND, reading, strict=True):
+        reads = Spent(one.peers - beating.peers, one.broker - beating.broker)
+        rows |= {
+            f"{rate} rosters a second: peers": (reads.peers, "% of a core"),
+            f"{rate} rosters a second: broker": (reads.broker, "% of a core"),
+            f"one of {rate} rosters a second, both sides": (sum(reads) / 100 / rate * 1e6, "us"),
+            f"presence, all of it, with {rate} rosters a second": (
+                sum(heartbeats) + sum(reads),
+                f"% of a core (goal {GOAL:.0f} or less)",
+            ),
+        }
     show(
         capsys,
-        f"presence of {PEERS} peers, a heartbeat every {HEARTBEAT_MS} ms, {READS_PER_SECOND} rosters read a second",
+        f"presence of {PEERS} peers, a heartbeat every {HEARTBEAT_MS} ms",
         {
             "connections that do nothing: peers": (idle.peers, "% of a core"),
             "connections that do nothing: broker": (idle.broker, "% of a core"),
             "heartbeats: peers": (heartbeats.peers, "% of a core"),
             "heartbeats: broker": (heartbeats.broker, "% of a core"),
-            "reads on demand: peers": (reads.peers, "% of a core"),
-            "reads on demand: broker": (reads.broker, "% of a core"),
-            "presence, all of it": (total, "% of a core"),
             "one heartbeat, both sides": (sum(heartbeats) / 100 / (PEERS * 1000 / HEARTBEAT_MS) * 1e6, "us"),
-            "one roster, both sides": (sum(reads) / 100 / READS_PER_SECOND * 1e6, "us"),
+            **rows,
         },
-        f"presence takes {total:.1f} % of one core, the goal is at most {GOAL:.0f} %",
     )

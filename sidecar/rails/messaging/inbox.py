@@ -192,7 +192,11 @@ class Inbox:
             self._refused(error, via)
             await copy.term()
             return
-        notice = None if self._notices is None else await self._notices.of(received)
+        try:
+            notice = None if self._notices is None else await self._notices.of(received)
+        except BaseException:  # whoever reads is stopped: nobody has the copy, and nobody would settle it
+            await copy.nak()
+            raise
         place = Place(durable.consumer, copy.frame.sequence)
         delivery, new = self._desk.take_durable(received, via, place, copy)
         if delivery is not None:

@@ -26,6 +26,9 @@ from sidecar.rails.names import buckets, headers
 
 LEASE_SECONDS: Final = 5.0
 """How long an answer about the lease is used: notices come in bursts."""
+UNREAD_SECONDS: Final = 5.0
+"""How long it is not asked again after it could not be read: each attempt may take as long as a call, and anybody can
+send what looks like a notice."""
 _MAX_LEASE: Final = 4096
 _DM: Final = "dm"
 
@@ -141,7 +144,7 @@ class Notices:
 
     def __init__(self, lease: Lease, *, clock: Callable[[], Now] = system_now, metrics: Metrics | None = None) -> None:
         self._lease, self._clock, self._metrics = lease, clock, metrics
-        self._known: tuple[float, str | None] | None = None
+        self._known: tuple[float, str | None] | None = None  # until when, and who
 
     async def of(self, received: Received) -> AnycastNotice | None:
         """The notice that a message is. None: it is an ordinary message, also when nobody holds the lease or that
@@ -165,9 +168,9 @@ class Notices:
 
     async def _holder(self) -> str | None:
         now = self._clock().mono
-        if self._known is None or now - self._known[0] >= LEASE_SECONDS:
+        if self._known is None or now >= self._known[0]:
             try:
-                self._known = (now, await self._lease())
+                self._known = (now + LEASE_SECONDS, await self._lease())
             except LeaseUnread:
-                return None  # asked again with the next notice
+                self._known = (self._clock().mono + UNREAD_SECONDS, None)
         return self._known[1]

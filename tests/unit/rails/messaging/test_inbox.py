@@ -22,6 +22,7 @@ from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.messaging.held import Held, Word
 from sidecar.rails.messaging.inbox import HANDLING_SECONDS, Inbox, InboxClosed
 from sidecar.rails.messaging.intake import HeldCopy, Source
+from sidecar.rails.messaging.notices import Notices
 from sidecar.rails.names import Lifecycle, Principal, headers
 
 pytestmark = pytest.mark.asyncio
@@ -348,3 +349,26 @@ async def test_whoever_asks_behind_the_end_leaves_nothing_running() -> None:
     with pytest.raises(InboxClosed):
         await inbox.next()
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.req("C8-63")
+async def test_a_copy_whose_reader_is_stopped_while_the_lease_is_read_is_put_back() -> None:
+    asked = asyncio.Event()
+
+    async def hanging() -> str | None:
+        asked.set()
+        await asyncio.Event().wait()
+        return None
+
+    time = Time()
+    inbox, _ = made(time, notices=Notices(hanging, clock=time))
+    said = Said(DM, time)
+    claim = {"seq": 1, "role": "reviewer", "event": "taken", "taker": {"id": "local.rev", "name": "Rev"}}
+    copy = said.copy(1, to="local.bob", parts=[{"kind": "data", "data": {headers.ANYCAST_NOTICE: claim}}])
+    bringing = asyncio.create_task(inbox.durable(copy, DM))
+    await asked.wait()
+    bringing.cancel()
+    await asyncio.wait((bringing,))
+    assert bringing.cancelled()
+    assert said.words == [(1, Word.NAK)]
+    await inbox.close()

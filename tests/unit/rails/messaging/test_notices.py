@@ -12,6 +12,7 @@ from sidecar.rails.envelopes.receive import Meta, Received
 from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.messaging.notices import (
     LEASE_SECONDS,
+    UNREAD_SECONDS,
     AnycastNotice,
     Eviction,
     LeaseUnread,
@@ -101,6 +102,27 @@ async def test_the_words_of_anybody_but_the_holder_of_the_lease_are_a_message() 
 @pytest.mark.asyncio
 async def test_without_a_holder_there_are_no_notices(holder: Any) -> None:
     assert await Notices(Lease(holder)).of(notice(GOOD)) is None
+
+
+@pytest.mark.req("C8.1-47")
+@pytest.mark.asyncio
+async def test_a_lease_that_cannot_be_read_is_not_asked_for_with_every_message() -> None:
+    lease = Lease(None)
+    lease.holder = LeaseUnread("x")
+    now = Now(0.0, 0.0)
+
+    async def slow() -> str | None:
+        nonlocal now
+        now = Now(0.0, now.mono + UNREAD_SECONDS)  # as long as a call that nobody answers
+        return await lease()
+
+    notices = Notices(slow, clock=lambda: now)
+    for _ in range(3):
+        assert await notices.of(notice(GOOD)) is None
+    assert lease.reads == 1
+    lease.holder = DAEMON
+    now = Now(0.0, now.mono + UNREAD_SECONDS)
+    assert await notices.of(notice(GOOD)) is not None
 
 
 def copy(pending: int, **headers: str) -> Frame:

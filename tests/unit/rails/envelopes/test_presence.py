@@ -132,7 +132,7 @@ def test_what_is_not_written(changes: dict[str, Any], field: str) -> None:
 @pytest.mark.req("C6-27", "C11-16", "C11-17")
 def test_reserved_keys_of_meta_are_flat_strings_and_others_have_a_domain() -> None:
     names = ("connector", "model", "provider", "host", "cwd", "repo", "branch", "head", "sessionKind", "sessionId")
-    meta = {**dict.fromkeys(names, "x"), "terminal": "stream", "com.acme.region": {"any": ["thing"]}}
+    meta: dict[str, Any] = {**dict.fromkeys(names, "x"), "terminal": "stream", "com.acme.region": {"any": ["thing"]}}
     card = SMALL.card._replace(meta=meta)
     assert json.loads(encode_presence(SMALL._replace(card=card)))["card"]["meta"] == meta
     encode_presence(SMALL._replace(card=SMALL.card._replace(meta={"terminal": "none"})))

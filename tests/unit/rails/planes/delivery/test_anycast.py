@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ REQUEST = Request("reviewer", "local.alice", "m-1")
 NOW = 1_800_000_000_000
 
 
-def wanted(taker: Ref = CAROL, delivered: int = 1, **other: object) -> Take:
+def wanted(taker: Ref = CAROL, delivered: int = 1, **other: Any) -> Take:
     return Take("reviewer", taker, 17, "m-1", delivered, EPOCH)._replace(**other)
 
 

@@ -33,6 +33,10 @@ _LEAVE_SECONDS: Final = 1.0
 """For the deletion of a consumer that nobody listens to any more, which the broker does by itself a little later."""
 
 
+def _nothing() -> None:
+    """Nobody wants to hear it."""
+
+
 class ConsumerGone(Exception):  # noqa: N818 - a state
     """The durable does not exist; its owner does not create it."""
 
@@ -107,14 +111,16 @@ class BoundConsumer(_Reader):
         batch: int = 64,
         max_bytes: int = PULL_BYTES,
         heartbeat: float = HEARTBEAT,
+        found: Callable[[], object] = _nothing,
     ) -> None:
         """``max_bytes`` of messages are asked for at a time, so that large ones do not overrun the subscription, which
-        would drop them until their ack wait is over."""
+        would drop them until their ack wait is over. ``found`` is called whenever the durable was seen to be there."""
         super().__init__(connection, stream, heartbeat)
         self._consumer = consumer
         self._next = api.CONSUMER_NEXT.build(stream=stream, consumer=consumer)
         self._batch = batch
         self._max_bytes = max_bytes
+        self._found = found
         self._asked = 0
 
     async def next(self) -> Msg:
@@ -159,6 +165,7 @@ class BoundConsumer(_Reader):
         answer = await self._ask(api.CONSUMER_INFO.build(stream=self._stream, consumer=self._consumer))
         if "error" in answer:
             raise ConsumerGone(f"{self._consumer} on {self._stream}: {answer['error'].get('description', '')}")
+        self._found()
 
 
 class OrderedWatch(_Reader):

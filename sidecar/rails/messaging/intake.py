@@ -57,6 +57,8 @@ class Intake(Protocol):
     """One durable source in either form (C8-62..67)."""
 
     durable: Durable
+    found: Callable[[], object]
+    """Called whenever the durable was seen to be there and readable, with or without a copy."""
 
     async def take(self) -> HeldCopy:
         """The next copy, to be settled by itself."""
@@ -167,6 +169,7 @@ class Source(ABC):
         log: Log | None,
     ) -> None:
         self.durable = durable
+        self.found: Callable[[], object] = lambda: None
         self._clock = clock
         self._metrics = metrics
         self._log = log
@@ -306,7 +309,14 @@ class RawIntake(Source):
         batch = batch or (ROLE_BATCH if durable.role else BATCH)
         super().__init__(durable, batch, clock, metrics, log)
         self._connection = connection
-        self._consumer = BoundConsumer(connection, durable.stream, durable.consumer, batch=batch, heartbeat=heartbeat)
+        self._consumer = BoundConsumer(
+            connection,
+            durable.stream,
+            durable.consumer,
+            batch=batch,
+            heartbeat=heartbeat,
+            found=lambda: self.found(),  # who wants to hear it is said later
+        )
 
     async def _read(self) -> None:
         while True:

@@ -33,6 +33,8 @@ from sidecar.rails.messaging.pacing import Backoff, Batching
 
 WAIT_SECONDS: Final = 20.0
 """How long one fetch waits for a first copy: less than half of an ack wait, because the copy counts as old as that."""
+FIRST_WAIT_SECONDS: Final = 1.0
+"""How long the first fetch waits: whoever reads is to know soon whether the durable is there."""
 CALL_SECONDS: Final = 5.0
 END_SECONDS: Final = 2.0
 """How long the end of the reading waits for the plane to hear of it."""
@@ -80,6 +82,7 @@ class MediatedIntake(Source):
         self._some = asyncio.Event()
         self._settler: asyncio.Task[None] | None = None
         self._failing = False
+        self._fetched = False
         self._closed = False
 
     def _about(self) -> dict[str, JsonValue]:
@@ -101,6 +104,7 @@ class MediatedIntake(Source):
                 continue
             backoff.succeeded()
             self._recovered()
+            self.found()
             self._batching.came(len(frames))
             self._holds(frames, asked)
             for frame in frames:
@@ -108,8 +112,10 @@ class MediatedIntake(Source):
             await self._queue.join()  # the next batch is not to wait here with its ack wait running
 
     async def _fetch(self) -> list[Frame]:
-        args = {**self._about(), "batch": self._batching.size, "waitMs": int(self._wait * 1000)}
-        answer = await self._caller.call(DELIVERY_ENDPOINT, "fetch", args, seconds=self._wait + CALL_SECONDS)
+        wait = self._wait if self._fetched else min(self._wait, FIRST_WAIT_SECONDS)
+        args = {**self._about(), "batch": self._batching.size, "waitMs": int(wait * 1000)}
+        answer = await self._caller.call(DELIVERY_ENDPOINT, "fetch", args, seconds=wait + CALL_SECONDS)
+        self._fetched = True
         listed = answer.get("frames") if isinstance(answer, dict) else None
         frames = []
         for value in listed if isinstance(listed, list) else []:

@@ -7,6 +7,7 @@ loudly, and tried again with growing waits: a member that goes on without one wo
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -82,10 +83,10 @@ class Sources:
         backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         while True:
             intake = self._intake_of(durable)
+            intake.found = functools.partial(self.faults.pop, durable.consumer, None)
             try:
                 while True:
                     copy = await intake.take()
-                    self.faults.pop(durable.consumer, None)
                     backoff.succeeded()
                     await self._inbox.durable(copy, durable)
             except (Stopped, IntakeClosed) as error:

@@ -11,8 +11,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from sidecar.app.delivery_config import LaneConfig
 from sidecar.app.delivery_feed import feed_loop
 from sidecar.app.spaces import SpaceFailed, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
-from sidecar.base.strictjson import JsonError, parse
+from sidecar.base.strictjson import JsonError, JsonValue, parse
 from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials, Watch
@@ -29,6 +29,7 @@ from sidecar.rails.names.principals import LOCAL_OWNER
 from sidecar.rails.names.tokens import GRAMMARS
 from sidecar.rails.planes.delivery.compose import compose, served
 from sidecar.rails.planes.delivery.daemon import STABLE_SECONDS, DeliveryPlane, Lane, wait_after
+from sidecar.rails.planes.delivery.floors import Floor, Floors
 from sidecar.rails.planes.delivery.lease import Lease
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.space.creds import format_creds
@@ -40,20 +41,25 @@ _DIRECTORY: Final = "delivery"
 _FILE: Final = "lane.json"
 _MAX_FILE: Final = 4096
 _LOCK_POLL_SECONDS: Final = 1.0
+FLOOR_SECONDS: Final = 10.0
+"""How often it is written down up to where the durables are settled; so much is done again after a crash, when
+somebody deleted them too."""
+LAST_LOOK_SECONDS: Final = 1.0
 KEPT_LEASES: Final = 16
 """Starts in a row that may die before one holds the lease, for the next one not to wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What a lane keeps: its lifecycle and endpoint instance for good, the number of its last start, and by which
-    instances its last starts have asked for the lease, the newest last. A start that died early did not take it from
-    the one before."""
+    """What a lane keeps: its lifecycle and endpoint instance for good, the number of its last start, by which
+    instances its last starts have asked for the lease, the newest last, and up to where its durables were settled. A
+    start that died early did not take the lease from the one before."""
 
     uid: str
     instance: str
     epoch: int = 0
     leases: tuple[str, ...] = ()
+    floors: Mapping[str, Floor] = field(default_factory=dict)
 
     def started(self, lease: str) -> LaneState:
         """The state of the next start."""
@@ -89,13 +95,71 @@ def read_state(directory: Path) -> LaneState:
     known = isinstance(leases, list) and all(isinstance(lease, str) for lease in leases)
     if type(epoch) is not int or epoch < 0 or not known:
         raise UnsafeFile(path, "does not hold the state of a delivery lane; move it away to begin anew")
-    return LaneState(str(uid), str(instance), epoch, tuple(map(str, leases or ())))
+    return LaneState(str(uid), str(instance), epoch, tuple(map(str, leases or ())), _floors(found.get("floors")))
+
+
+def _floors(value: JsonValue) -> dict[str, Floor]:
+    """The kept floors. What is none is as if it had not been kept: the lane begins earlier."""
+    found = {}
+    for consumer, floor in value.items() if isinstance(value, dict) else ():
+        created, sequence = (floor.get(name) for name in Floor._fields) if isinstance(floor, dict) else (None, None)
+        if isinstance(created, str) and type(sequence) is int:
+            found[consumer] = Floor(created, sequence)
+    return found
 
 
 def write_state(directory: Path, state: LaneState, lock: DirLock) -> None:
     """Keep the state; it is on disk when this returns. ``lock`` is that of the directory."""
-    value = {"uid": state.uid, "instance": state.instance, "epoch": state.epoch, "leases": list(state.leases)}
+    value = {
+        "uid": state.uid,
+        "instance": state.instance,
+        "epoch": state.epoch,
+        "leases": list(state.leases),
+        "floors": {consumer: floor._asdict() for consumer, floor in state.floors.items()},
+    }
     write_private(directory / _FILE, json.dumps(value).encode("ascii"), lock=lock)
+
+
+class KeptFloors:
+    """The floors of a lane on disk: as of the last seconds after a crash, and as of the end after a clean stop.
+
+    ``lock`` is that of the directory, and is held for as long as this is used."""
+
+    def __init__(self, state: LaneState, directory: Path, lock: DirLock) -> None:
+        self.floors = Floors(state.floors)
+        self._state, self._directory, self._lock = state, directory, lock
+
+    async def keep(self, plane: Plane) -> None:
+        """Look and write from time to time, for ever."""
+        while True:
+            await asyncio.sleep(FLOOR_SECONDS)
+            await self.floors.look(plane)
+            await self._write(plane)
+
+    async def last(self, plane: Plane) -> None:
+        """Look once more, as long as that takes a moment, and write."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_LOOK_SECONDS if plane.connection.linked else 0):
+                await self.floors.look(plane)
+        await self._write(plane)
+
+    async def _write(self, plane: Plane) -> None:
+        state = replace(self._state, floors=dict(self.floors.known))
+        if state == self._state:
+            return
+        # A disk that hangs holds up nobody else, and what has begun ends before another one writes.
+        writing = asyncio.create_task(asyncio.to_thread(write_state, self._directory, state, self._lock))
+        try:
+            await asyncio.wait((writing,))
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))
+            raise
+        problem = writing.exception()
+        plane.metrics.counter("delivery_floors", "kept" if problem is None else "failed").inc()
+        if problem is None:
+            self._state = state
+        else:
+            plane.log.error("delivery_floors_unkept", space=plane.space, problem=_told(problem))
 
 
 class DeliveryLane:
@@ -150,15 +214,20 @@ class DeliveryLane:
             self.state = state = before.started(os.urandom(16).hex())
             write_state(space / _DIRECTORY, state, lock)
             account = SpaceTrust.open(space, info.name, os.urandom)
-            await self._serve(state, before.leases, account, info.form)
+            kept = KeptFloors(state, space / _DIRECTORY, lock)
+            await self._serve(state, before.leases, account, info.form, kept)
 
-    async def _serve(self, state: LaneState, ended: tuple[str, ...], account: SpaceTrust, form: Form) -> None:
+    async def _serve(
+        self, state: LaneState, ended: tuple[str, ...], account: SpaceTrust, form: Form, kept: KeptFloors
+    ) -> None:
         service = Service(state.instance, state.epoch, served(form))
         minter = _minter(account, form, state.lifecycle, service, self._seconds)
         watch = Watch(self._metrics, self._log)
         self._problem = "no connection to the broker yet"
         async with await Connection.open([self.config.url], minter, watch=watch) as connection:
-            plane = Plane(connection, account.space, form, state.lifecycle, self._metrics, self._log)
+            plane = Plane(
+                connection, account.space, form, state.lifecycle, self._metrics, self._log, floors=kept.floors
+            )
             lease = Lease(plane, state.lease, ended=ended)
             feed = feed_loop(
                 self.config.root, self.config.url, account, form, state.uid, self._seconds, self._metrics, self._log
@@ -166,15 +235,17 @@ class DeliveryLane:
             self._plane = compose(plane, lease, service, more=[feed])
             running = asyncio.create_task(self._plane.run())
             settling = asyncio.create_task(self._plane.settle())
+            keeping = asyncio.create_task(kept.keep(plane))
             try:
                 await asyncio.wait((running, settling), return_when=asyncio.FIRST_COMPLETED)
                 if not running.done():
                     self.settled.set()
                 await running
             finally:
-                for task in (settling, running):
+                for task in (settling, keeping, running):
                     task.cancel()
-                await asyncio.wait((settling, running))
+                await asyncio.wait((settling, keeping, running))
+                await kept.last(plane)
 
 
 @contextlib.asynccontextmanager

@@ -18,16 +18,18 @@ import pytest
 from sidecar.app.spaces import create_space
 from sidecar.app.supervisor import Child
 from sidecar.base.strictjson import JsonValue
+from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.messaging.liveness import Verdict, probe
-from sidecar.rails.names import api, buckets, headers, streams, subjects
+from sidecar.rails.names import api, buckets, consumers, headers, streams, subjects
 from sidecar.rails.planes.delivery.anycast import Record, key_of
+from sidecar.rails.planes.delivery.broker import consumer_info
 from sidecar.rails.planes.delivery.lease import LeaseRow
 from sidecar.rails.space.holder import Form
 from sidecar.rails.space.trust import SpaceTrust
 from tests.e2e.cluster import Program
-from tests.e2e.delivery_rig import Author, Rig, kept, root
+from tests.e2e.delivery_rig import CHAT, DLV, INBOX, Author, Rig, kept, root, store_of
 from tests.e2e.durable_reads import Member, Town
 from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker
 from tests.e2e.space_members import SPACE, Space
@@ -159,7 +161,7 @@ async def test_lanes_share_nothing_and_one_that_fails_takes_no_other_down(place_
             json.loads((place.broker.directory / "spaces" / name / "delivery" / "lane.json").read_text())
             for name in (SPACE, "other")
         ]
-        for member in ("uid", "instance", "lease"):
+        for member in ("uid", "instance", "leases"):
             assert states[0][member] != states[1][member]
         async with town.member("alice") as alice:
             assert await verdict(alice) is Verdict.BOUND
@@ -404,6 +406,48 @@ async def test_posts_of_the_time_without_a_plane_reach_their_members(place_of: P
             frames = (await call(bob, "fetch", {"source": "backstop", "batch": 8, "waitMs": 9000}, 15.0))["frames"]
             assert len(frames) == 1
             assert (await call(bob, "list-memberships"))["memberships"][0]["channel"] == "team.a"
+
+
+@pytest.mark.req("C4-08")
+async def test_durables_deleted_while_no_plane_runs_go_on_where_they_were(place_of: Places) -> None:
+    """Long behind the duplicate windows, which would hide what is copied again."""
+    loops = ((CHAT, consumers.FANOUT.build()), (INBOX, consumers.READER.build()))
+    async with place_of() as place:
+        town = await place.town()
+        rig = Rig(town)
+        await town.activate("bob")
+        await rig.acl("bob", "team.>")
+        await rig.channel("team.a", "durable")
+
+        async def idle() -> bool:
+            async with root(rig) as operator:
+                return not any([await _left(operator, *loop) for loop in loops])
+
+        async with town.member("alice", allow_publish=("team.>",)) as alice, town.member("bob") as bob:
+            process = await place.started()
+            assert (await call(bob, "durable-join", {"channel": "team.a", "joinCursor": 0}))["durable"]
+            for number in range(3):
+                await Author(alice).post("team.a", f"before-{number}")
+            await soon(idle)
+            assert process.program.stop() == 0
+            for stream in (INBOX, DLV):
+                await rig.configure(stream, duplicate_window=100_000_000)
+            place.broker.kill()
+            place.broker.start()
+            for loop in loops:
+                await rig.delete_consumer(*loop)
+            await Author(alice).post("team.a", "meanwhile")
+            process = await place.started()
+            await Author(alice).post("team.a", "after")
+            await soon(idle)
+            found = [copy.id for copy in await store_of(rig, "bob")]
+            assert found == ["before-0", "before-1", "before-2", "meanwhile", "after"]
+            assert process.program.stop() == 0
+
+
+async def _left(connection: Connection, stream: str, consumer: str) -> int:
+    info = await consumer_info(connection, stream, consumer)
+    return 1 if info is None else int(info["num_pending"]) + int(info["num_ack_pending"])
 
 
 @pytest.mark.parametrize(

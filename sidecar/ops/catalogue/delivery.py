@@ -77,6 +77,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         (_LOOP,),
     ),
     Metric(
+        "sidecar_delivery_floors",
+        Kind.COUNTER,
+        "Writes of up to where the durables of the loops are settled, and those that the disk refused: durables that "
+        "somebody deletes meanwhile begin earlier, and old copies may come twice.",
+        (one_of("outcome", "kept", "failed"),),
+    ),
+    Metric(
         "sidecar_delivery_store_seconds",
         Kind.HISTOGRAM,
         "From the sending of a copy to the broker's acknowledgement.",

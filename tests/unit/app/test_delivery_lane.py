@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sidecar.app.delivery_lane import KEPT_LEASES, read_state, write_state
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir
+from sidecar.rails.planes.delivery.floors import Floor
 
 
 def test_a_start_knows_the_leases_of_all_that_died_before_it(tmp_path: Path) -> None:
@@ -36,3 +39,20 @@ def test_a_state_that_is_none_is_told(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(UnsafeFile, match="delivery lane"):
         read_state(directory)
+
+
+def test_floors_are_kept_from_start_to_start_and_odd_ones_are_none(tmp_path: Path) -> None:
+    directory = tmp_path / "lane"
+    ensure_private_dir(directory)
+    floors = {"fanout": Floor("2026-01-01T00:00:00Z", 7), "reader": Floor("2026-01-01T00:00:01Z", 0)}
+    with DirLock(directory) as lock:
+        write_state(directory, replace(read_state(directory), floors=floors).started("a"), lock)
+    assert read_state(directory).started("b").floors == floors
+    file = directory / "lane.json"
+    value = json.loads(file.read_text())
+    for odd in (None, [], {"fanout": 7}, {"fanout": {"created": "x", "sequence": "7"}}, {"fanout": {"sequence": 7}}):
+        file.write_text(json.dumps({**value, "floors": odd}))
+        assert read_state(directory).floors == {}
+    del value["floors"]  # as before there were any
+    file.write_text(json.dumps(value))
+    assert read_state(directory).floors == {}

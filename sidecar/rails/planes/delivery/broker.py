@@ -30,12 +30,13 @@ class DurableDiffers(Exception):  # noqa: N818 - a state of the broker
 
 class StreamState(NamedTuple):
     """A stream at one moment. ``last_ms``: when its newest message was stored, 0 before the first; ``keeps``: how many
-    messages of one subject, None for all."""
+    messages of one subject, None for all; ``created``: when it was made, as the broker spells it."""
 
     first: int
     last: int
     last_ms: int
     keeps: int | None
+    created: str = ""
 
 
 async def ask(connection: Connection, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -62,7 +63,8 @@ async def stream_state(connection: Connection, stream: str) -> StreamState:
         state, count = answer["state"], answer["config"]["max_msgs_per_subject"]
         last = int(state["last_seq"])
         last_ms = int(datetime.fromisoformat(state["last_ts"]).timestamp() * 1000) if last else 0
-        return StreamState(int(state["first_seq"]), last, last_ms, count if count > 0 else None)
+        keeps = count if count > 0 else None
+        return StreamState(int(state["first_seq"]), last, last_ms, keeps, str(answer["created"]))
     except (KeyError, TypeError, ValueError) as error:
         raise Unanswered(f"{stream}: the broker's answer has another form") from error
 

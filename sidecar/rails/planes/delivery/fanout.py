@@ -29,7 +29,7 @@ from sidecar.rails.planes.delivery.mentions import Mentions
 from sidecar.rails.planes.delivery.plane import Plane
 
 LOOK_BACK_MS: Final = 300_000
-"""How far behind the newest copy a fan-out begins whose durable somebody deleted."""
+"""How far behind the newest copy a fan-out begins whose durable somebody deleted, when its floor was not kept."""
 
 
 def label(reason: Reason) -> str:

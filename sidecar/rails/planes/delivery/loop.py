@@ -26,7 +26,7 @@ from sidecar.rails.connection.streams import BoundConsumer, ConsumerGone
 from sidecar.rails.names import headers
 from sidecar.rails.names.acks import AckTail, tail_of
 from sidecar.rails.names.limits import READER_MAX_ACK_PENDING
-from sidecar.rails.planes.delivery.broker import Unanswered, consumer_info, create, durable, prove
+from sidecar.rails.planes.delivery.broker import Unanswered, consumer_info, create, durable, prove, stream_state
 from sidecar.rails.planes.delivery.mirror import Behind
 from sidecar.rails.planes.delivery.pipeline import Ending, Pipeline
 from sidecar.rails.planes.delivery.plane import Plane
@@ -149,7 +149,7 @@ class CopyLoop(ABC):
 
     @abstractmethod
     async def start(self) -> dict[str, Any]:
-        """Where the durable begins when there is none. Raises Unanswered, Behind."""
+        """Where the durable begins when there is none and no floor is known. Raises Unanswered, Behind."""
 
     @abstractmethod
     async def ready(self) -> None:
@@ -199,14 +199,19 @@ class CopyLoop(ABC):
         config = durable(self._consumer, self._pattern, {})
         if await prove(self.plane.connection, self._stream, config):
             return
-        if self._highest:
-            begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": self.floor + 1}
-        else:
-            begin = await self.start()
+        begin = await self._begin()
         await create(self.plane.connection, self._stream, {**config, **begin})
         self._returned.clear()  # they come again, with everything behind the floor
         self.plane.metrics.counter("delivery_durables_made", self.label).inc()
         self.plane.log.warning("delivery_durable_made", loop=self.label, consumer=self._consumer, **begin)
+
+    async def _begin(self) -> dict[str, Any]:
+        """Where a durable made anew goes on: behind what this run, and those before it, are known to have settled."""
+        kept = self.plane.floors.of(self._consumer, await stream_state(self.plane.connection, self._stream))
+        known = [*([self.floor] if self._highest else []), *([] if kept is None else [kept])]
+        if known:
+            return {"deliver_policy": "by_start_sequence", "opt_start_seq": min(known) + 1}
+        return await self.start()
 
     async def _feed(self) -> None:
         """Read messages as long as there is room for them."""

@@ -11,13 +11,14 @@ from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.names.principals import Lifecycle
+from sidecar.rails.planes.delivery.floors import Floors
 from sidecar.rails.space.holder import Form
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
     """The context of a lane. ``lifecycle`` is the daemon's own: its principal is written into the rows that it makes.
-    ``entropy`` gives that many random bytes."""
+    ``entropy`` gives that many random bytes; ``floors`` are what is known of its durables from before."""
 
     connection: Connection
     space: str
@@ -27,6 +28,7 @@ class Plane:
     log: Log = field(default_factory=Log)
     clock: Callable[[], Now] = system_now
     entropy: Callable[[int], bytes] = os.urandom
+    floors: Floors = field(default_factory=Floors)
 
     @property
     def mediated(self) -> bool:

@@ -50,7 +50,9 @@ def test_floors_are_kept_from_start_to_start_and_odd_ones_are_none(tmp_path: Pat
     assert read_state(directory).started("b").floors == floors
     file = directory / "lane.json"
     value = json.loads(file.read_text())
-    for odd in (None, [], {"fanout": 7}, {"fanout": {"created": "x", "sequence": "7"}}, {"fanout": {"sequence": 7}}):
+    text = {"created": "x", "sequence": "7"}
+    odds: list[object] = [None, [], {"fanout": 7}, {"fanout": text}, {"fanout": {"sequence": 7}}]
+    for odd in odds:
         file.write_text(json.dumps({**value, "floors": odd}))
         assert read_state(directory).floors == {}
     del value["floors"]  # as before there were any

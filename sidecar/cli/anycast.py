@@ -131,4 +131,4 @@ def serve(target: Target, *, reply: str | None, **more: Any) -> int:
     async def work(stop: asyncio.Event) -> None:
         await Follow(target, stop, **more).member({From.ROLE}, handle=None if reply is None else answer)
 
-    return run(work)
+    return run(work, follows=True)

@@ -208,7 +208,7 @@ def tail(
         else:
             await follow.member({From.BACKSTOP}, names, past)
 
-    return run(work)
+    return run(work, follows=True)
 
 
 @command.command(epilog=EXIT_HELP, short_help="Have posts of CHANNEL kept, connected or not.")

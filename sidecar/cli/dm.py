@@ -59,4 +59,4 @@ def inbox(target: Target, **more: Any) -> int:
     async def work(stop: asyncio.Event) -> None:
         await Follow(target, stop, **more).member({From.DM})
 
-    return run(work)
+    return run(work, follows=True)

@@ -15,8 +15,9 @@ import click
 import uvloop
 
 from sidecar.app.access import Access
+from sidecar.app.principals import principals
 from sidecar.cli.coordinator_target import Command, CommandFailed, FiniteType, Group, connection_option, read_ready
-from sidecar.cli.main import one_line
+from sidecar.cli.main import INTERRUPTED, one_line
 from sidecar.cli.messaging_errors import EXPECTED, explain
 from sidecar.cli.space_options import BrokerType
 from sidecar.ops.exitcodes import CommandCode, command_documentation
@@ -162,11 +163,20 @@ def _of_dev(dev: Path, who: str | None, space: str | None, name: str) -> tuple[A
     spaces: dict[str, Any] = nats["spaces"]
     if space is not None and space not in spaces:
         raise click.UsageError(f"--space takes one of {', '.join(spaces)}")
-    principals: dict[str, dict[str, str]] = spaces[space or nats["space"]]["principals"]
-    if who is None or who not in principals:
-        raise click.UsageError(f"--as takes one of {', '.join(principals)}")
-    known = {one: Principal(member["owner"], member["actor"]) for one, member in principals.items()}
-    access = Access.of(nats["url"], Path(principals[who]["creds"]), known=known, name=name)
+    place = space or nats["space"]
+    own: dict[str, dict[str, str]] = spaces[place]["principals"]
+    known = {one: Principal(member["owner"], member["actor"]) for one, member in own.items()}
+    creds = {one: Path(member["creds"]) for one, member in own.items()}
+    for info in principals(Path(nats["root"]), place):  # who was added beside those, under the name that is free
+        added = info.record.wanted.principal
+        if info.user is not None and added not in known.values():
+            short = added.actor if added.actor not in known else added.dot
+            known[short], creds[short] = added, info.creds
+    if who is None:
+        raise click.UsageError(f"say as whom: --as takes one of {', '.join(creds)}")
+    if who not in creds:
+        raise click.UsageError(f"--as takes one of {', '.join(creds)}")
+    access = Access.of(nats["url"], creds[who], known=known, name=name)
     return access, ("--dev", str(dev), "--as", who, *(("--space", space) if space else ()))
 
 
@@ -178,14 +188,26 @@ def failed(error: Exception, *, as_json: bool) -> CommandFailed:
     return CommandFailed(text, code)
 
 
-def run(work: Callable[[asyncio.Event], Awaitable[int | None]]) -> int:
-    """Do the work, which is given an event that Ctrl-C and SIGTERM set."""
+def run(work: Callable[[asyncio.Event], Awaitable[int | None]], *, follows: bool = False) -> int:
+    """Do the work. Ctrl-C and SIGTERM end it at once, with 130; work that ``follows`` is given an event that they set,
+    and ends by itself. Who asks a second time does not wait for that."""
 
     async def body() -> int:
         stop = asyncio.Event()
-        undo = on_stop(asyncio.get_running_loop(), lambda _: stop.set())
+        working = asyncio.ensure_future(work(stop))
+
+        def stopped(_: object) -> None:
+            if stop.is_set() or not follows:
+                working.cancel()
+            stop.set()
+
+        undo = on_stop(asyncio.get_running_loop(), stopped)
         try:
-            return await work(stop) or CommandCode.OK
+            return await working or CommandCode.OK
+        except asyncio.CancelledError:
+            if not stop.is_set():
+                raise
+            return INTERRUPTED
         finally:
             undo()
 

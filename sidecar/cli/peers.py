@@ -42,7 +42,7 @@ def command(target: Target, *, everybody: bool, watch: bool) -> int:
                 show(Told("watching", "watching; Ctrl-C ends it"), as_json=target.as_json)
                 await _watch(target, reads, roster, stop)
 
-    return run(work)
+    return run(work, follows=watch)
 
 
 async def _watch(target: Target, reads: Reads, roster: Roster, stop: asyncio.Event) -> None:

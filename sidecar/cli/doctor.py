@@ -12,16 +12,11 @@ import click
 from sidecar.app.diagnosis import Finding, Level, exit_code
 from sidecar.app.doctor import Question, examine
 from sidecar.cli.main import one_line
-from sidecar.cli.space_options import BrokerType, default_root
+from sidecar.cli.space_options import BrokerType, root_option
 
 
 @click.command()
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=default_root,
-    help="Directory of the broker's trust and the spaces.  [default: ~/.local/state/sidecar/nats]",
-)
+@root_option
 @click.option("--server", "--url", "url", type=BrokerType(), help="The broker, as nats://HOST:PORT.")
 @click.option("--space", help="One space.  [default: every space of the directory]")
 @click.option(

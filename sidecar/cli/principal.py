@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ class PrincipalType(click.ParamType[Principal]):
         try:
             return Principal.from_dot(value)
         except InvalidName as error:
-            self.fail(f"a principal is OWNER.ACTOR: {error.reason}", param, ctx)
+            self.fail(f"a principal is OWNER.ACTOR, as `sidecar principal list` prints it: {error.reason}", param, ctx)
 
 
 def _space_option(function: _Command) -> _Command:
@@ -195,10 +196,14 @@ def _show(info: work.PrincipalInfo, as_json: bool) -> None:
         "posts": " ".join(wanted.allow_publish) or "-",
         "roles": " ".join(wanted.roles) or "-",
         "creds": os.fspath(info.creds) if info.user else "-",
-        "ends": "-" if info.expires_at is None else str(info.expires_at),
+        "ends": "-" if info.expires_at is None else _instant(info.expires_at),
     }
     for name, value in lines.items():
         click.echo(f"{name:<10} {value}")
+
+
+def _instant(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _object(info: work.PrincipalInfo) -> dict[str, Any]:

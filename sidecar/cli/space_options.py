@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from sidecar.app.spaces import check_url
+from sidecar.cli.coordinator_target import read_ready
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -21,12 +22,32 @@ def default_root() -> Path:
 
 
 def root_option(function: _Command) -> _Command:
-    return click.option(
+    """``--root``, and ``--dev``, which says root and broker at once."""
+    root = click.option(
         "--root",
         type=click.Path(path_type=Path, file_okay=False),
         default=default_root,
         help="Owner-only directory of the broker's trust and the accounts.  [default: ~/.local/state/sidecar/nats]",
-    )(function)
+    )
+    return dev_option(root(function))
+
+
+def _of_dev(ctx: click.Context, param: click.Parameter, dev: Path | None) -> None:
+    if dev is not None:
+        nats = read_ready(dev)["nats"]
+        broker = {"server": nats["url"], "url": nats["url"]}
+        ctx.default_map = {**(ctx.default_map or {}), "root": nats["root"], **broker}
+
+
+dev_option = click.option(
+    "--dev",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of a running `sidecar dev`, instead of root and broker.",
+    expose_value=False,
+    is_eager=True,
+    callback=_of_dev,
+)
+"""Gives the defaults of ``--root`` and ``--server``; what is written beside it counts before it."""
 
 
 class BrokerType(click.ParamType[str]):
@@ -48,5 +69,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 def needed(server: str | None) -> str:
     """The broker, or wrong usage."""
     if server is None:
-        raise click.UsageError("the broker is needed: --server nats://HOST:PORT", click.get_current_context())
+        raise click.UsageError(
+            "the broker is needed: --server nats://HOST:PORT, or --dev DIR", click.get_current_context()
+        )
     return server

@@ -87,7 +87,7 @@ def limits(
     losses = asyncio.run(work.preview(root, space, broker, changes)) if changes else []
     if changes and not as_json:
         _tell(losses)
-    agreed = bool(changes) and (yes or (not as_json and click.confirm("Change the limits?")))
+    agreed = bool(changes) and (yes or (not as_json and _confirmed()))
     changed = asyncio.run(work.set_limits(root, space, broker, changes)) if agreed else []
     now = asyncio.run(work.limits_of(root, space, broker))
     if as_json:
@@ -96,6 +96,14 @@ def limits(
         return
     for name, one in now.items():
         click.echo(f"{name}: {_text(one)}")
+
+
+def _confirmed() -> bool:
+    try:
+        return click.confirm("Change the limits?")
+    except click.Abort:
+        click.echo("\nNothing was changed; without a terminal give --yes.", err=True)
+        raise
 
 
 def _tell(losses: list[Loss]) -> None:

@@ -7,16 +7,19 @@ is ``sidecar.rails.messaging.history``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from sidecar.base.clock import Now
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.messaging.registry import Registry
-from sidecar.rails.messaging.roster import Roster
+from sidecar.rails.messaging.roster import Dropped, Roster, Row, read_row, roster_of
 
+ROWS_AT_ONCE: Final = 64
+"""Presence records that are read in one turn of the event loop."""
 _SHOWN: Final = 3
 
 
@@ -71,3 +74,13 @@ class Reading:
             self._metrics.counter(counter).inc(len(reasons))
             if self._log is not None:
                 self._log.warning(event, count=len(reasons), reasons=sorted(set(reasons))[:_SHOWN])
+
+
+async def read_large_roster(records: Iterable[tuple[str, bytes]], now: int) -> Roster:
+    """What ``read_roster`` gives, with turns of the loop in between: thousands of records take tenths of a second."""
+    read: list[tuple[str, Row | Dropped]] = []
+    for key, value in records:
+        read.append((key, read_row(key, value, now)))
+        if not len(read) % ROWS_AT_ONCE:
+            await asyncio.sleep(0)
+    return roster_of(read, now)

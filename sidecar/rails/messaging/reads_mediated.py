@@ -15,7 +15,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.caller import Calls
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
-from sidecar.rails.messaging.reads import Reading
+from sidecar.rails.messaging.reads import Reading, read_large_roster
 from sidecar.rails.messaging.registry import (
     DEFAULTS_KEY,
     NOTHING_SAID,
@@ -25,7 +25,7 @@ from sidecar.rails.messaging.registry import (
     Unread,
     config_of,
 )
-from sidecar.rails.messaging.roster import Roster, RosterUnreadable, read_roster
+from sidecar.rails.messaging.roster import Roster, RosterUnreadable
 from sidecar.rails.names.tokens import GRAMMARS
 
 MAX_PAGES: Final = 1_024
@@ -52,7 +52,7 @@ class MediatedReads:
                     found.update(_records(page))
             except _Incomplete as error:
                 raise RosterUnreadable(str(error)) from error
-            return self._reading.roster(read_roster(found.items(), self._reading.now_ms))
+            return self._reading.roster(await read_large_roster(found.items(), self._reading.now_ms))
 
     async def registry(self) -> Registry:
         """What is said of channels. Raises RegistryUnreadable."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import KeyValue, Unreadable
-from sidecar.rails.messaging.reads import Reading
+from sidecar.rails.messaging.reads import Reading, read_large_roster
 from sidecar.rails.messaging.registry import Registry, RegistryUnreadable, read_registry
-from sidecar.rails.messaging.roster import Roster, RosterUnreadable, read_roster
+from sidecar.rails.messaging.roster import Roster, RosterUnreadable
 from sidecar.rails.names import buckets
 
 
@@ -26,7 +26,7 @@ class RawReads:
             except Unreadable as error:
                 raise RosterUnreadable(str(error)) from error
             records = ((key, entry.value) for key, entry in found.items())
-            return self._reading.roster(read_roster(records, self._reading.now_ms))
+            return self._reading.roster(await read_large_roster(records, self._reading.now_ms))
 
     async def registry(self) -> Registry:
         """What is said of channels. Raises RegistryUnreadable."""

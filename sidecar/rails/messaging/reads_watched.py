@@ -14,9 +14,9 @@ from typing import Final
 from sidecar.rails.connection import Connection, ConnectionFault
 from sidecar.rails.connection.kv import Entry, KeyValue
 from sidecar.rails.connection.streams import ConsumerGone, ConsumerRefused
-from sidecar.rails.messaging.reads import Reading
+from sidecar.rails.messaging.reads import Reading, read_large_roster
 from sidecar.rails.messaging.registry import Registry, RegistryUnreadable, read_registry
-from sidecar.rails.messaging.roster import Roster, RosterUnreadable, read_roster
+from sidecar.rails.messaging.roster import Roster, RosterUnreadable
 from sidecar.rails.names import buckets
 
 READ_SECONDS: Final = 10.0
@@ -43,7 +43,7 @@ class WatchedReads:
             except _TROUBLE as error:
                 raise RosterUnreadable(_why(error)) from error
             records = ((key, entry.value) for key, entry in found.items())
-            return self._reading.roster(read_roster(records, self._reading.now_ms))
+            return self._reading.roster(await read_large_roster(records, self._reading.now_ms))
 
     async def registry(self) -> Registry:
         """What is said of channels. Raises RegistryUnreadable."""

@@ -8,7 +8,7 @@ only in a read that completed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -76,9 +76,9 @@ def is_stale(presence: Presence, now: int, window: int = LIVENESS_WINDOW_MS) -> 
     return now - presence.ts > window
 
 
-@functools.lru_cache(maxsize=4_096)
+@functools.lru_cache(maxsize=16_384)
 def _principal(key: str) -> Principal:
-    """The same few hundred keys are read again and again."""
+    """The same keys are read again and again; a cache that is smaller than a roster helps none of them."""
     return Principal.from_dot(key)
 
 
@@ -142,6 +142,10 @@ MAX_SHOWN: Final = 128
 
 def read_roster(records: Iterable[tuple[str, bytes]], now: int, window: int = LIVENESS_WINDOW_MS) -> Roster:
     """The roster of a read that completed: keys with their records, at ``now``."""
-    read = [(key, read_row(key, value, now, window)) for key, value in records]
+    return roster_of([(key, read_row(key, value, now, window)) for key, value in records], now)
+
+
+def roster_of(read: Sequence[tuple[str, Row | Dropped]], now: int) -> Roster:
+    """The roster of the rows of a read that completed, by their keys."""
     rows = {key: row for key, row in read if isinstance(row, Row)}
     return Roster(rows, tuple(row for _, row in read if isinstance(row, Dropped)), now)

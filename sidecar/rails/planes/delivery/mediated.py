@@ -15,17 +15,18 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sidecar.base.strictjson import MAX_BYTES, JsonError, JsonValue, parse
+from sidecar.base.strictjson import JsonError, JsonValue, parse
 from sidecar.rails.connection import ConnectionFault, NoResponders
 from sidecar.rails.connection.kv import Entry, KeyValue, Unreadable
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import MAX_PAGE
 from sidecar.rails.endpoint.serve import Called, Handler
-from sidecar.rails.messaging.frames import Frame, frame_value
+from sidecar.rails.messaging.frames import FRAME_MARGIN, HEADER_BYTES, Frame, frame_value, most_in_answer
 from sidecar.rails.names import InvalidName, Lifecycle, acks, buckets, consumers, headers, streams
 from sidecar.rails.names.tokens import GRAMMARS
 from sidecar.rails.planes.delivery.history import HistoryReader
 from sidecar.rails.planes.delivery.lease import InvalidLease, LeaseRow
+from sidecar.rails.planes.delivery.paging import Pages
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.planes.delivery.pulls import Durable, Puller
 from sidecar.rails.planes.delivery.sessions import Reader, Sessions
@@ -33,15 +34,11 @@ from sidecar.rails.space.acl import AclRow, InvalidRow
 
 BATCH_BYTES: Final = 256 * 1024
 """Bytes of stored messages in one answer, unless its first one is larger."""
-ENVELOPE_BYTES: Final = 8 * 1024
-ANSWER_BYTES: Final = MAX_BYTES - ENVELOPE_BYTES
-"""Bytes of one answer at most; less where the broker takes less."""
 ACK_SECONDS: Final = 2.0
 DEADLINE_MARGIN_MS: Final = 500
 """How long before the caller's deadline a wait ends."""
 _MAX_HEADERS, _MAX_HEADER = 64, 8192
 """What the contract of a frame holds."""
-_FRAME_MARGIN: Final = 256
 _NANO_PER_MS: Final = 1_000_000
 HOLD: Final = "hold"
 """What a process says of a copy that it still has. It is for the plane alone: the broker hears nothing of it."""
@@ -85,8 +82,10 @@ class Mediated:
         self._epoch = epoch
         self._acl = KeyValue(plane.connection, buckets.ACL, plane.space)
         self._leases = KeyValue(plane.connection, buckets.DELIVERY, plane.space)
-        self._registry = Shared(KeyValue(plane.connection, buckets.CHANNELS, plane.space).read_all)
-        self._roster = Shared(KeyValue(plane.connection, buckets.PRESENCE, plane.space).read_all)
+        self._registry, self._roster = (
+            Pages(Shared(KeyValue(plane.connection, bucket, plane.space).read_all).get, plane.clock)
+            for bucket in (buckets.CHANNELS, buckets.PRESENCE)
+        )
         self._puller = Puller(plane.connection)
         self._sessions = Sessions()
         self._history = HistoryReader(plane, self._puller)
@@ -94,7 +93,7 @@ class Mediated:
     @property
     def _answer_bytes(self) -> int:
         """Bytes of one answer: what the broker takes, and callers read, without the envelope around it."""
-        return min(ANSWER_BYTES, self._connection.max_payload - ENVELOPE_BYTES)
+        return most_in_answer(self._connection.max_payload)
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -165,6 +164,8 @@ class Mediated:
         bound.set()
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            self._registry.expire()
+            self._roster.expire()
             for durable, token in self._sessions.abandoned(self._plane.clock().mono):
                 self._plane.metrics.counter("delivery_frames_reclaimed").inc()
                 with contextlib.suppress(ConnectionFault):  # the ack wait does the same
@@ -283,14 +284,17 @@ class Mediated:
     async def read_registry(self, called: Called) -> JsonValue:
         """A page of the channel registry, in the order of its keys. Raises Refusal."""
         defaults_key = buckets.CHANNEL_DEFAULTS.build()
-        entries = await self._all(self._registry)
+        after = _members(called.args).get("after", "")
+        entries = await self._all(self._registry, called.lifecycle, after)
         defaults = entries.pop(defaults_key, None)
 
         def shown(entry: Entry) -> dict[str, JsonValue] | None:
             config = self._config(entry)
             return None if config is None else {"channel": entry.key, "config": config}
 
-        page, following = self._page(entries, _members(called.args).get("after", ""), shown)
+        page, following = self._page(entries, after, shown)
+        if following is None:
+            self._registry.ended(called.lifecycle)
         value: dict[str, JsonValue] = {
             "defaults": None if defaults is None else self._config(defaults),
             "channels": page,
@@ -315,8 +319,10 @@ class Mediated:
             value = base64.b64encode(entry.value).decode("ascii")
             return {"key": entry.key, "value": value, "revision": entry.revision, "timeMs": entry.time_ms}
 
-        entries = await self._all(self._roster)
-        page, following = self._page(entries, _members(called.args).get("after", ""), shown)
+        after = _members(called.args).get("after", "")
+        page, following = self._page(await self._all(self._roster, called.lifecycle, after), after, shown)
+        if following is None:
+            self._roster.ended(called.lifecycle)
         value: dict[str, JsonValue] = {"entries": page}
         return value if following is None else {**value, "next": following}
 
@@ -327,7 +333,7 @@ class Mediated:
         page: list[JsonValue] = []
         left, last = self._answer_bytes, after
         for key in sorted(key for key in entries if key > after):
-            size = len(key) + 2 * len(entries[key].value) + _FRAME_MARGIN
+            size = len(key) + 2 * len(entries[key].value) + FRAME_MARGIN
             if size > self._answer_bytes:  # it fits into no answer: as if it were not there
                 continue
             if len(page) >= MAX_PAGE or size > left:
@@ -338,9 +344,9 @@ class Mediated:
                 page.append(value)
         return page, None
 
-    async def _all(self, shared: Shared[dict[str, Entry]]) -> dict[str, Entry]:
+    async def _all(self, pages: Pages, caller: Lifecycle, after: str) -> dict[str, Entry]:
         try:
-            return dict(await shared.get())
+            return dict(await pages.entries(caller, after))
         except _TROUBLE as error:
             raise self._unavailable(error) from None
 
@@ -374,15 +380,15 @@ class Sized(NamedTuple):
 def framed(frame: Frame, answer_bytes: int) -> Sized:
     """A frame for an answer. One that fits into none is shown without its payload and headers, with its size: the
     reader sees that it is there and from whom, and settles it; it is not delivered for ever."""
-    size = len(frame.subject) + 4 * len(frame.data) // 3 + _FRAME_MARGIN
+    size = len(frame.subject) + 4 * len(frame.data) // 3 + FRAME_MARGIN
     # The broker takes header values that JSON has to write as six characters each.
-    size += sum(6 * (len(name) + len(value)) + 6 for name, value in frame.headers.items())
+    size += sum(HEADER_BYTES * (len(name) + len(value) + 1) for name, value in frame.headers.items())
     fits = len(frame.headers) <= _MAX_HEADERS and all(len(value) <= _MAX_HEADER for value in frame.headers.values())
     if fits and size <= answer_bytes:
         return Sized(frame_value(frame), size)
     value = frame_value(frame._replace(data=b"", headers={}))
     value["omitted"] = max(1, len(frame.data))
-    return Sized(value, len(frame.subject) + _FRAME_MARGIN)
+    return Sized(value, len(frame.subject) + FRAME_MARGIN)
 
 
 def _members(args: JsonValue) -> dict[str, Any]:

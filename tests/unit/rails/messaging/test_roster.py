@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from sidecar.rails.envelopes.schema import Attention, Status
+from sidecar.rails.messaging.reads import ROWS_AT_ONCE, read_large_roster
 from sidecar.rails.messaging.roster import AmbiguousName, NoSuchPeer, Row, read_roster
 from sidecar.rails.names import Principal
 
@@ -119,3 +121,22 @@ def test_a_row_is_found_by_its_principal() -> None:
     assert isinstance(row, Row)
     assert found.get(Principal("local", "z")) is None
     assert len(found) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_large_roster_lets_others_have_their_turn_and_is_the_same() -> None:
+    records = [record(f"p{number}", ts=NOW - number) for number in range(4 * ROWS_AT_ONCE)] + [("local.bad", b"{")]
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    found = await read_large_roster(records, NOW)
+    beside.cancel()
+    assert turns >= 4
+    assert found == read_roster(records, NOW)
+    assert [one.key for one in found.dropped] == ["local.bad"]

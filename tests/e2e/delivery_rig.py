@@ -156,15 +156,15 @@ class Rig:
     async def configure(self, stream: str, **fields: Any) -> None:
         """An operator changes a stream."""
         async with root(self) as connection:
-            answer = orjson.loads((await connection.request(api.STREAM_INFO.build(stream=stream))).data)
-            body = orjson.dumps({**answer["config"], **fields})
-            changed = orjson.loads((await connection.request(api.STREAM_UPDATE.build(stream=stream), body)).data)
+            config = (await asked(connection, api.STREAM_INFO.build(stream=stream)))["config"]
+            body = orjson.dumps({**config, **fields})
+            changed = await asked(connection, api.STREAM_UPDATE.build(stream=stream), body)
             assert "error" not in changed, changed
 
     async def delete_consumer(self, stream: str, consumer: str) -> None:
         async with root(self) as connection:
             subject = api.CONSUMER_DELETE.build(stream=stream, consumer=consumer)
-            assert orjson.loads((await connection.request(subject)).data)["success"]
+            assert (await asked(connection, subject))["success"]
 
     async def channel(self, channel: str, delivery_class: str) -> None:
         async with self.operator() as connection:
@@ -213,9 +213,14 @@ async def root(rig: Rig) -> AsyncIterator[Connection]:
         yield connection
 
 
+async def asked(connection: Connection, subject: str, body: bytes = b"") -> dict[str, Any]:
+    """The answer of the broker's API."""
+    answer: dict[str, Any] = orjson.loads((await connection.request(subject, body, seconds=EVENT_SECONDS)).data)
+    return answer
+
+
 async def last_of(connection: Connection, stream: str) -> int:
-    answer = orjson.loads((await connection.request(api.STREAM_INFO.build(stream=stream))).data)
-    return int(answer["state"]["last_seq"])
+    return int((await asked(connection, api.STREAM_INFO.build(stream=stream)))["state"]["last_seq"])
 
 
 async def until(met: Callable[[], bool], task: asyncio.Task[Any] | None = None) -> None:
@@ -241,8 +246,7 @@ async def kept(rig: Rig, stream: str, pattern: str) -> list[Copy]:
         sequence = 0
         while True:
             body = {"seq": sequence + 1, "next_by_subj": pattern}
-            reply = await connection.request(api.MESSAGE_GET.build(stream=stream), orjson.dumps(body))
-            answer = orjson.loads(reply.data)
+            answer = await asked(connection, api.MESSAGE_GET.build(stream=stream), orjson.dumps(body))
             if "error" in answer:
                 assert answer["error"]["err_code"] == 10037, answer
                 return found

@@ -17,6 +17,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import Connection, ConnectionFault
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.codes import CallError, CallRefused, Code
+from sidecar.rails.envelopes.errors import TooLarge
 from sidecar.rails.messaging.durables import Durable
 from sidecar.rails.messaging.membership import State
 from sidecar.rails.messaging.peer import Peer
@@ -130,6 +131,21 @@ async def test_a_frame_above_the_broker_s_limit_costs_its_sender_the_connection_
         assert "maximum payload exceeded" in (here.town.broker.directory / "nats-server.log").read_text()
         await ann.post("team.large", "on it goes")
         assert await texts(bob, 1) == ["on it goes"]
+
+
+@pytest.mark.req("C5-19", "C9-47")
+async def test_the_largest_message_that_may_be_sent_is_shown_and_a_larger_one_is_refused(here: Society) -> None:
+    async with here.plane(), here.peer("ann") as ann, here.peer("bo11") as bob:
+        whole = ann.connection.max_payload
+        with pytest.raises(TooLarge) as caught:
+            await ann.tell("local.bo11", "x" * whole)
+        text = "x" * (whole - caught.value.size + caught.value.limit)
+        with pytest.raises(TooLarge):
+            await ann.tell("local.bo11", text + "x")
+        await ann.tell("local.bo11", text)
+        assert [len(one) for one in await texts(bob, 1)] == [len(text)]
+        await settled(here, Durable.dm(SPACE, life("bo11")))
+        assert not refused(bob)
 
 
 # ---- what readers refuse ----

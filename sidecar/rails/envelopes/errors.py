@@ -31,12 +31,12 @@ class EnvelopeError(ValueError):
 
 
 class TooLarge(EnvelopeError):  # noqa: N818 - it says what the envelope is
-    """An envelope that does not fit into the broker's ``max_payload`` (C5-19)."""
+    """An envelope that does not fit into the broker's ``max_payload`` (C5-19), or into what receivers can be given."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
             "",
-            f"is {size} bytes where the broker takes {limit}: move what is large out and name it by an artifact part",
+            f"is {size} bytes where {limit} can be delivered: move what is large out and name it by an artifact part",
         )
         self.size = size
         self.limit = limit

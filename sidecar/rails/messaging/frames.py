@@ -9,11 +9,30 @@ from typing import Final, NamedTuple
 
 from nats.aio.msg import Msg
 
-from sidecar.base.strictjson import JsonValue
+from sidecar.base.strictjson import MAX_BYTES, JsonValue
 from sidecar.rails.names import InvalidName
 from sidecar.rails.names.acks import parse_tail, tail_of
+from sidecar.rails.names.limits import COPY_HEADROOM, MAX_SUBJECT
 
+ENVELOPE_BYTES: Final = 8 * 1024
+"""Bytes of an answer around its frames."""
+FRAME_MARGIN: Final = 256
+"""Bytes of a frame in an answer beside its subject, payload and headers."""
+HEADER_BYTES: Final = 6
+"""Bytes that JSON takes for one of a header, at most."""
 _MILLION: Final = 1_000_000
+
+
+def most_in_answer(max_payload: int) -> int:
+    """Bytes of frames in one answer at most, where the broker takes messages of ``max_payload`` bytes."""
+    return min(MAX_BYTES, max_payload) - ENVELOPE_BYTES
+
+
+def most_readable(max_payload: int) -> int:
+    """Bytes of a message that can be read in a mediated space, whichever copy of it is: of one that is larger the
+    members are only told that it is there (C9-47)."""
+    around = MAX_SUBJECT + HEADER_BYTES * COPY_HEADROOM + FRAME_MARGIN
+    return max(0, (most_in_answer(max_payload) - around) // 4 * 3)
 
 
 class Frame(NamedTuple):

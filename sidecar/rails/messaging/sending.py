@@ -18,9 +18,11 @@ from sidecar.rails.connection.publishing import Stored, StoreRefused, store
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.envelopes.message import EndpointRef
 from sidecar.rails.messaging.drafts import ENTROPY_BYTES, NOTHING_MORE, Content, Draft, Extras, Target, draft
+from sidecar.rails.messaging.frames import most_readable
 from sidecar.rails.messaging.identity import Identity
 from sidecar.rails.names import InvalidName
 from sidecar.rails.names.limits import DUPLICATE_WINDOW_SECONDS
+from sidecar.rails.space.holder import Form
 
 SEND_SECONDS: Final = DUPLICATE_WINDOW_SECONDS / 4
 """How long a message is tried again, far inside of the window in which a second copy is dropped."""
@@ -94,7 +96,7 @@ class Sender:
                 extras,
                 now_ms=int(now.wall * 1000),
                 entropy=self._entropy(ENTROPY_BYTES),
-                max_payload=self._connection.max_payload,
+                max_payload=self._most(),
             )
         except (InvalidName, EnvelopeError):
             self._count("messaging_sent", "none", "invalid")
@@ -102,6 +104,11 @@ class Sender:
         stored = await self._stored(made, now.mono)
         self._count("messaging_sent", made.kind, "duplicate" if stored.duplicate else "stored")
         return Sent(made.message_id, stored.sequence, stored.duplicate)
+
+    def _most(self) -> int:
+        """Bytes of a message at most: what the broker takes, and what its receivers can be given."""
+        taken = self._connection.max_payload
+        return most_readable(taken) if self._identity.form is Form.MEDIATED else taken
 
     async def _stored(self, made: Draft, begun: float) -> Stored:
         attempt = 0

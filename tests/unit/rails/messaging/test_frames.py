@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from sidecar.rails.messaging.frames import BadFrame, Frame, frame_of, frame_value, read_frame
+from sidecar.rails.messaging.frames import (
+    BadFrame,
+    Frame,
+    frame_of,
+    frame_value,
+    most_in_answer,
+    most_readable,
+    read_frame,
+)
 from sidecar.rails.names import InvalidName
+from sidecar.rails.names.limits import COPY_HEADROOM, MAX_SUBJECT
+from sidecar.rails.planes.delivery.mediated import framed
 
 FRAME = Frame("cotal.main.inst.a.b.c.d", b"\x00\xff{}", {"X": "1"}, 17, 2, 3, 1_795_000_000_123, "2.17.40.5.3")
 
@@ -49,3 +60,16 @@ def test_what_is_no_frame_is_refused(change: dict[str, Any]) -> None:
 def test_only_an_object_is_a_frame(value: Any) -> None:
     with pytest.raises(BadFrame):
         read_frame(value)
+
+
+@pytest.mark.req("C9-47")
+@pytest.mark.parametrize("max_payload", [256 * 1024, 1 << 20, 8 << 20])
+def test_what_may_be_sent_in_a_mediated_space_fits_into_an_answer(max_payload: int) -> None:
+    headers = {"Cotal-Subject": "x" * (COPY_HEADROOM - 13 - 4)}
+    largest = Frame("s" * MAX_SUBJECT, b"x" * most_readable(max_payload), headers, 17, 2, 3, 1, "2.17.40.5.3")
+    answer = most_in_answer(max_payload)
+    fitting = framed(largest, answer)
+    assert "omitted" not in fitting.value
+    assert len(json.dumps(fitting.value)) <= fitting.size <= answer
+    assert most_readable(max_payload) > min(max_payload, 1 << 20) // 2
+    assert most_readable(0) == 0

@@ -1,89 +1,24 @@
-"""Anycast records at a real broker: takes, cancels, status, notices, and what a crash between any two steps leaves."""
+"""Takes, cancels and status of anycast requests at a real broker."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
-import os
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from sidecar.base.clock import Now, system_now
-from sidecar.base.strictjson import JsonValue
-from sidecar.ops.logging import Log
-from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection
-from sidecar.rails.connection.kv import Entry, KeyValue
+from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.endpoint.serve import Called
-from sidecar.rails.names import api, buckets, headers, streams, subjects
-from sidecar.rails.names.limits import ANYCAST_ROW_SECONDS
-from sidecar.rails.planes.delivery.anycast import Code, Record, Removal, key_of
-from sidecar.rails.planes.delivery.anycast_desk import AnycastDesk
-from sidecar.rails.planes.delivery.plane import Plane
-from sidecar.rails.space.holder import Profile
-from tests.e2e.delivery_rig import Copy, Rig, kept, root
+from sidecar.rails.names import api, buckets, headers, subjects
+from sidecar.rails.planes.delivery.anycast import Code, Record
+from tests.e2e.anycast_scene import ROLE, TASK, Scene, ask, daemon, holds, soon, take, take_of
+from tests.e2e.delivery_rig import Rig, root
 from tests.e2e.durable_reads import Member, Town, life, town
-from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ROLE = "reviewer"
-TASK = streams.TASK.stream(SPACE)
-
-
-@dataclass
-class Clock:
-    """The system's clock, moved on by hand."""
-
-    ahead: float = 0.0
-
-    def __call__(self) -> Now:
-        now = system_now()
-        return Now(now.wall + self.ahead, now.mono + self.ahead)
-
-
-@dataclass
-class Scene:
-    """The desk of one daemon, a sender and holders."""
-
-    here: Town
-    member: Member
-    desk: AnycastDesk
-    clock: Clock
-    metrics: Metrics
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
-
-    async def epoch(self) -> str:
-        return await self.desk.epoch()
-
-    async def row(self, sequence: int, epoch: str = "") -> Record | None:
-        entry = await self.entry(sequence, epoch)
-        return None if entry is None else Record.decode(entry.value)
-
-    async def entry(self, sequence: int, epoch: str = "") -> Entry | None:
-        bucket = KeyValue(self.member.connection, buckets.ANYCAST, SPACE)
-        return await bucket.get(key_of(epoch or await self.epoch(), sequence))
-
-    async def queued(self, sequence: int) -> bool:
-        return "message" in await ask(self.member.connection, api.MESSAGE_GET.build(stream=TASK), {"seq": sequence})
-
-    async def ask(self, command: str, actor: str, sequence: int, message_id: str | None = None) -> Any:
-        args: dict[str, JsonValue] = {"seq": sequence}
-        if message_id is not None:
-            args["id"] = message_id
-        return await self.desk.handlers[command](Called(life(actor), actor, args, "q"))
-
-
-async def ask(connection: Connection, subject: str, body: object = None) -> dict[str, Any]:
-    data = b"" if body is None else json.dumps(body).encode()
-    answer: dict[str, Any] = json.loads((await connection.request(subject, data)).data)
-    return answer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -91,29 +26,6 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
     async with town(tmp_path_factory.mktemp("anycast")) as made:
         await made.activate("carol", (ROLE,))
         yield made
-
-
-@contextlib.asynccontextmanager
-async def daemon(here: Town, *, serving: bool = True) -> AsyncIterator[Scene]:
-    """A desk on a connection of its own; its loops run when it is ``serving``."""
-    async with here.member("delivery", Profile.DELIVERY) as member:
-        clock = Clock()
-        form, log = here.space.form, Log(io.StringIO())
-        plane = Plane(member.connection, SPACE, form, member.lifecycle, member.metrics, log, clock)
-        scene = Scene(here, member, AnycastDesk(plane), clock, member.metrics)
-        if serving:
-            bound = asyncio.Event()
-            scene.tasks = [
-                asyncio.create_task(scene.desk.serve(bound)),
-                asyncio.create_task(scene.desk.tell(asyncio.Event())),
-            ]
-            await bound.wait()
-        try:
-            yield scene
-        finally:
-            for task in scene.tasks:
-                task.cancel()
-            await asyncio.gather(*scene.tasks, return_exceptions=True)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -138,49 +50,6 @@ async def carol(here: Town) -> AsyncIterator[Member]:
 async def dave(here: Town) -> AsyncIterator[Member]:
     async with here.member("dave", roles=(ROLE,)) as member:
         yield member
-
-
-def take_of(member: Member, sequence: int, message_id: str, count: int, epoch: str, name: str = "") -> dict[str, Any]:
-    actor = member.lifecycle.principal.actor
-    return {
-        "from": {"id": member.lifecycle.principal.dot, "name": name or actor.title()},
-        "seq": sequence,
-        "id": message_id,
-        "count": count,
-        "epoch": epoch,
-    }
-
-
-async def take(member: Member, body: object, *, role: str = ROLE, reply: str = "") -> dict[str, Any]:
-    """A take as a holder sends it (C8.1-03)."""
-    principal = member.lifecycle.principal
-    subject = subjects.TAKE.build(space=SPACE, role=role, owner=principal.owner, actor=principal.actor)
-    names = {"space": SPACE, "role": role, "owner": principal.owner, "actor": principal.actor}
-    target = reply or subjects.TAKE_REPLY.build(**names, nonce=os.urandom(16).hex())
-    subscription = await member.connection.subscribe(target)
-    try:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        await member.connection.publish(subject, data, reply=target)
-        async with asyncio.timeout(EVENT_SECONDS):
-            answer: dict[str, Any] = json.loads((await subscription.next()).data)
-            return answer
-    finally:
-        await subscription.close()
-
-
-async def notices(here: Town, actor: str, sequence: int) -> list[Copy]:
-    """Every stored notice to a member about one request."""
-    pattern = subjects.INST.subtree(space=SPACE, to_owner="local", to_actor=actor)
-    found = await kept(Rig(here), streams.DM.stream(SPACE), pattern)
-    return [one for one in found if one.headers[headers.MESSAGE_ID].split(".")[2] == str(sequence)]
-
-
-async def soon(met: Callable[[], Any]) -> Any:
-    """What a condition that is asked for comes to."""
-    async with asyncio.timeout(EVENT_SECONDS):
-        while not (value := await met()):  # noqa: ASYNC110 - what is waited for is at the broker
-            await asyncio.sleep(0.02)
-        return value
 
 
 # ---- takes ----
@@ -261,13 +130,9 @@ async def test_a_take_that_wants_its_answer_elsewhere_gets_none(scene: Scene, al
     redirected = {headers.SEQUENCE: "1"}
     right = subjects.TAKE_REPLY.build(space=SPACE, role=ROLE, owner="local", actor="carol", nonce="n" * 22)
     await carol.connection.publish(subject, body, reply=right, headers=redirected)
-    await soon(lambda: _is(scene.metrics.totals("delivery_takes").get(("dropped",)) == 6))
+    await soon(lambda: holds(scene.metrics.totals("delivery_takes").get(("dropped",)) == 6))
     assert await scene.row(sequence) is None
     assert await take(carol, take_of(carol, sequence, "t-6", 1, epoch)) == {"ok": True}
-
-
-async def _is(value: bool) -> bool:
-    return value
 
 
 # ---- cancels ----
@@ -366,178 +231,3 @@ async def test_of_a_take_and_a_cancel_exactly_one_wins(scene: Scene, here: Town,
 @pytest.mark.req("C8.1-41")
 async def test_the_daemon_says_that_it_takes(scene: Scene) -> None:
     assert await scene.desk.handlers["anycast-takes"](Called(life("carol"), "carol", None, "q")) == {"takes": True}
-
-
-# ---- notices ----
-
-
-@pytest.mark.req("C8.1-43", "C8.1-44", "C8.1-45")
-async def test_the_sender_is_told_once_of_each_transition(
-    scene: Scene, alice: Member, carol: Member, dave: Member, here: Town
-) -> None:
-    sequence, epoch = await alice.request_role(ROLE, "n-1"), await scene.epoch()
-    for member, count in ((carol, 1), (carol, 1), (carol, 2), (dave, 3), (dave, 3)):
-        assert await take(member, take_of(member, sequence, "n-1", count, epoch)) == {"ok": True}
-    await soon(lambda: _nothing_owed(scene, sequence))
-    told = await notices(here, "alice", sequence)
-    token = key_of(epoch, sequence).split(".")[1]
-    assert [one.headers[headers.MESSAGE_ID] for one in told] == [f"anycast.{token}.{sequence}.{n}" for n in (1, 2)]
-    for one, event in zip(told, ("taken", "redelivered"), strict=True):
-        assert one.id == one.headers[headers.MESSAGE_ID]
-        assert one.value["from"]["id"] == "local.delivery"
-        text, data = one.value["parts"]
-        assert (text["kind"], data["kind"]) == ("text", "data")
-        assert data["data"][headers.ANYCAST_NOTICE]["event"] == event
-    assert told[1].value["parts"][1]["data"][headers.ANYCAST_NOTICE] == {
-        "seq": sequence, "role": ROLE, "event": "redelivered",
-        "taker": {"id": "local.dave", "name": "Dave"}, "previous": {"id": "local.carol", "name": "Carol"},
-    }  # fmt: skip
-
-
-async def _nothing_owed(scene: Scene, sequence: int) -> bool:
-    row = await scene.row(sequence)
-    return row is not None and not row.owed
-
-
-@pytest.mark.req("C8.1-45", "C8.1-46")
-@pytest.mark.parametrize("published", [False, True])
-async def test_a_notice_that_was_owed_at_a_crash_is_sent_once(
-    scene: Scene, alice: Member, carol: Member, here: Town, published: bool
-) -> None:
-    """The daemon died before it published the notice, or after that and before it noted it."""
-    message_id = f"n-crash-{published}"
-    sequence, epoch = await alice.request_role(ROLE, message_id), await scene.epoch()
-    await take(carol, take_of(carol, sequence, message_id, 1, epoch))
-    await soon(lambda: _nothing_owed(scene, sequence))
-    entry, row = await scene.entry(sequence), await scene.row(sequence)
-    assert entry is not None
-    assert row is not None
-    key = row.key
-    value = json.loads(entry.value)
-    value["owed"] = [{"n": 1 if published else 7, "event": "taken", "taker": value["taker"]}]
-    await KeyValue(scene.member.connection, buckets.ANYCAST, SPACE).put(key, json.dumps(value).encode())
-    async with daemon(here, serving=False) as next_one:
-        await next_one.desk.sweep()
-        assert await _nothing_owed(next_one, sequence)
-    assert len(await notices(here, "alice", sequence)) == (1 if published else 2)
-
-
-# ---- the sweep ----
-
-
-@pytest.mark.req("C8.1-30")
-async def test_a_row_goes_a_day_after_its_request_left_and_not_before(
-    scene: Scene, alice: Member, carol: Member
-) -> None:
-    sequence, epoch = await alice.request_role(ROLE, "s-1"), await scene.epoch()
-    await take(carol, take_of(carol, sequence, "s-1", 1, epoch))
-    await soon(lambda: _nothing_owed(scene, sequence))
-    scene.clock.ahead += 10 * ANYCAST_ROW_SECONDS
-    await scene.desk.sweep()
-    row = await scene.row(sequence)
-    assert row is not None
-    assert row.off_queue_since is None, "it is on the queue"
-    await ask(scene.member.connection, api.MESSAGE_DELETE.build(stream=TASK), {"seq": sequence})
-    await scene.desk.sweep()
-    row = await scene.row(sequence)
-    assert row is not None
-    assert row.off_queue_since is not None
-    scene.clock.ahead += ANYCAST_ROW_SECONDS - 60
-    await scene.desk.sweep()
-    assert await scene.row(sequence) is not None
-    scene.clock.ahead += 61
-    await scene.desk.sweep()
-    assert await scene.row(sequence) is None
-
-
-@pytest.mark.req("C8.1-40")
-async def test_a_sweep_finishes_what_a_crash_left_and_passes_what_it_cannot_read(scene: Scene, alice: Member) -> None:
-    bucket = KeyValue(scene.member.connection, buckets.ANYCAST, SPACE)
-    sequence, epoch = await alice.request_role(ROLE, "s-2"), await scene.epoch()
-    await bucket.put(key_of(epoch, 999_999), b"no record")
-    value = {
-        "id": "s-2", "role": ROLE, "sender": "local.alice", "epoch": epoch, "seq": sequence, "state": "cancelled",
-        "at": 1, "n": 0, "owed": [], "removal": "pending",
-    }  # fmt: skip
-    await bucket.create(key_of(epoch, sequence), json.dumps(value).encode())
-    await scene.desk.sweep()
-    row = await scene.row(sequence)
-    assert row is not None
-    assert row.removal is Removal.DELETED
-    assert not await scene.queued(sequence)
-    entry = await bucket.get(key_of(epoch, 999_999))
-    assert entry is not None
-    assert entry.value == b"no record"
-    await bucket.delete(entry.key)
-
-
-@pytest.mark.req("C8.1-31")
-async def test_every_row_is_looked_at_now_and_every_ten_minutes(scene: Scene) -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        assert scene.metrics.totals("delivery_sweeps") == {("done",): float(len(slept))}
-        await asyncio.sleep(0)
-
-    desk = AnycastDesk(scene.desk._plane, sleep=sleep)
-    sweeping = asyncio.create_task(desk.sweep_for_ever(asyncio.Event()))
-    await soon(lambda: _is(len(slept) >= 3))
-    sweeping.cancel()
-    assert set(slept) == {600}
-
-
-# ---- a stream that is made anew ----
-
-
-@pytest.mark.req("C8.1-09")
-async def test_a_stream_made_anew_between_two_reads_is_read_again(scene: Scene, alice: Member, carol: Member) -> None:
-    """The first creation time is that of an older stream: what was read behind it is not believed."""
-    sequence, epoch = await alice.request_role(ROLE, "between"), await scene.epoch()
-    seen: list[str] = []
-
-    class Moving(AnycastDesk):
-        async def epoch(self) -> str:
-            seen.append(await super().epoch() if seen else "2020-01-01T00:00:00Z")
-            return seen[-1]
-
-    values = {"role": ROLE, "owner": "local", "actor": "carol"}
-    body = json.dumps(take_of(carol, sequence, "between", 1, epoch)).encode()
-    code, record = await Moving(scene.desk._plane).take(values, body)
-    assert code is None
-    assert record is not None
-    assert record.epoch == epoch
-    assert len(seen) == 3
-
-
-@pytest.mark.req("C8.1-09", "C8.1-10", "C8.1-37")
-async def test_no_row_of_an_older_stream_says_anything_of_a_newer_one(
-    scene: Scene, here: Town, alice: Member, carol: Member
-) -> None:
-    """Last in this file: the task stream is deleted and made again, as after a restore."""
-    old = await scene.epoch()
-    sequence = await alice.request_role(ROLE, "e-1")
-    await take(carol, take_of(carol, sequence, "e-1", 1, old))
-    pending = json.dumps(
-        {
-            "id": "e-2", "role": ROLE, "sender": "local.alice", "epoch": old, "seq": 1, "state": "cancelled",
-            "at": 1, "n": 0, "owed": [], "removal": "pending",
-        }
-    ).encode()  # fmt: skip
-    await KeyValue(scene.member.connection, buckets.ANYCAST, SPACE).put(key_of(old, 1), pending)
-    async with root(Rig(here)) as operator:
-        config = (await ask(operator, api.STREAM_INFO.build(stream=TASK)))["config"]
-        await ask(operator, api.STREAM_DELETE.build(stream=TASK))
-        config["first_seq"] = sequence
-        await ask(operator, api.STREAM_CREATE.build(stream=TASK), config)
-    assert await alice.request_role(ROLE, "e-1") == sequence
-    fresh = await scene.epoch()
-    assert fresh != old
-    assert (await scene.ask("anycast-status", "alice", sequence))["state"] == "waiting"
-    assert (await take(carol, take_of(carol, sequence, "e-1", 2, old)))["code"] == "mismatch"
-    assert await scene.row(sequence, fresh) is None
-    assert await take(carol, take_of(carol, sequence, "e-1", 1, fresh)) == {"ok": True}
-    await scene.desk.sweep()
-    row = await scene.row(1, old)
-    assert row is not None
-    assert row.removal is Removal.ALREADY_GONE

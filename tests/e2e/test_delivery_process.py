@@ -28,12 +28,12 @@ from sidecar.rails.planes.delivery.broker import consumer_info
 from sidecar.rails.planes.delivery.lease import LeaseRow
 from sidecar.rails.space.holder import Form
 from sidecar.rails.space.trust import SpaceTrust
+from tests.e2e.anycast_scene import take, take_of
 from tests.e2e.cluster import Program
 from tests.e2e.delivery_rig import CHAT, DLV, INBOX, Author, Rig, kept, root, store_of
 from tests.e2e.durable_reads import Member, Town
 from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker
 from tests.e2e.space_members import SPACE, Space
-from tests.e2e.test_anycast import take, take_of
 from tests.e2e.wire_tap import Tap, tapped
 
 pytestmark = pytest.mark.asyncio

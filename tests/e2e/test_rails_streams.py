@@ -174,7 +174,7 @@ async def test_what_a_read_puts_into_the_inbox_of_a_watch_is_neither_shown_nor_o
             watch = OrderedWatch(connection, "S", "js.a", lambda n: f"oc_x_{n}", deliver="all", heartbeat=0.4)
             await stored(connection, "1")
             assert await read(watch, 1) == ["1"]
-            (inbox,) = [one.subject for one in connection._subscriptions if ".s." in one.subject]
+            (inbox,) = [one.subject for one in connection._subscriptions.placed if ".s." in one.subject]
             dressed = {"Status": "100", "Nats-Last-Consumer": "9", "Nats-Consumer-Stalled": "js.said"}
             for subject, data, headers in (("js.word", b"", dressed), ("js.forged", b"forged", {})):
                 await connection.request(subject, data, headers=headers)

@@ -123,7 +123,7 @@ async def test_no_redirected_read_is_a_direct_message(main: Town) -> None:
         waiting = asyncio.create_task(intake.take())
         while ann.metrics.totals("messaging_frames_dropped").get(("dm", "provenance"), 0) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        (inbox,) = [one.subject for one in ann.connection._subscriptions if ".s." in one.subject]
+        (inbox,) = [one.subject for one in ann.connection._subscriptions.placed if ".s." in one.subject]
         await sam.tell("eve", "to-eve-again")
         await eve.everything(forged, inbox)
         await sam.tell("ann", "real")

@@ -62,7 +62,7 @@ async def plane(here: Town) -> AsyncIterator[Plane]:
     async with here.member("delivery", Profile.DELIVERY) as daemon:
         served = Plane(daemon.connection)
         task = asyncio.create_task(served.serve())
-        await soon(lambda: bool(daemon.connection._subscriptions))
+        await soon(lambda: bool(daemon.connection._subscriptions.placed))
         try:
             yield served
         finally:

@@ -195,7 +195,7 @@ async def test_credentials_of_ten_seconds_under_traffic(tmp_path: Path, form: Fo
             first = [(await ann.post("team.short", "first")).id, (await ann.tell("local.ben", "first")).id]
             await heard.has(*first)
             before = await all_consumers(here)
-            subscribed = len(ben.connection._subscriptions)
+            subscribed = len(ben.connection._subscriptions.placed)
 
             def renewals(peer: Peer) -> float:
                 return peer.metrics.totals("nats_links").get(("renewed",), 0)
@@ -211,7 +211,7 @@ async def test_credentials_of_ten_seconds_under_traffic(tmp_path: Path, form: Fo
             await heard.has(*first, *sent)
             assert heard.twice == []
             await at_baseline(here, before)
-            assert len(ben.connection._subscriptions) <= subscribed + 1
+            assert len(ben.connection._subscriptions.placed) <= subscribed + 1
             assert ben.joined["team.short"].durable
 
 

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as ClientSubscription
 
 from sidecar.base.clock import Now, system_now
 from sidecar.rails.connection.calls import Call, Calls
@@ -31,14 +30,14 @@ from sidecar.rails.connection.faults import (
     NoResponders,
     NotConnected,
     NotSent,
-    PermissionViolation,
     Said,
     Stopped,
 )
 from sidecar.rails.connection.link import Endpoint, Link, LinkFault
 from sidecar.rails.connection.logins import OpenLogin
+from sidecar.rails.connection.placements import Placements
 from sidecar.rails.connection.policy import Again, Event, Policy, Recovery, State, after
-from sidecar.rails.connection.subscription import MAX_BYTES, MAX_MESSAGES, Mux, Subscription, SubscriptionClosed
+from sidecar.rails.connection.subscription import MAX_BYTES, MAX_MESSAGES, Mux, Subscription
 from sidecar.rails.connection.watch import Happening, Notice, Watch
 from sidecar.rails.names import headers as names
 from sidecar.rails.names import inboxes
@@ -70,8 +69,7 @@ class Connection:
         self._policy, self._watch, self._clock, self._chance = policy, watch, clock, chance
         self._recovery = Recovery(policy)
         self._calls = Calls()
-        self._subscriptions: dict[Subscription, dict[Link, ClientSubscription]] = {}
-        self._placing = asyncio.Lock()
+        self._subscriptions = Placements(self._now, watch)
         self._mux: Mux | None = None
         self._serial = 0
         self._max_payload = MAX_PAYLOAD
@@ -263,10 +261,10 @@ class Connection:
         while True:
             await self._ready()
             if self._mux is None or self._mux.error is not None:
-                self._mux = Mux(f"{self.inbox}.r.*", self._remove)
+                self._mux = Mux(f"{self.inbox}.r.*", self._subscriptions.remove)
                 await self._place(self._mux)
             elif not self._mux.settled:
-                async with self._placing:
+                async with self._subscriptions.placing:
                     pass
             else:
                 return self._mux
@@ -277,7 +275,8 @@ class Connection:
         self, subject: str, queue: str = "", *, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES
     ) -> Subscription:
         """Subscribe; when this returns the broker has taken it. Raises PermissionViolation, NotConnected, Stopped."""
-        subscription = Subscription(subject, queue, self._remove, self._slow, max_messages, max_bytes)
+        owner = self._subscriptions
+        subscription = Subscription(subject, queue, owner.remove, owner.slow, max_messages, max_bytes)
         await self._place(subscription)
         return subscription
 
@@ -325,57 +324,7 @@ class Connection:
 
     async def _place(self, subscription: Subscription) -> None:
         await self._bounded(self._ready())
-        async with self._placing:
-            self._subscriptions[subscription] = {}
-            try:
-                with self._now().used() as link:
-                    await self._put(subscription, link)
-                    await link.settle()
-                if subscription.error is not None:
-                    raise subscription.error
-                subscription.settled = True
-            except BaseException:
-                subscription.fail(SubscriptionClosed())
-                await self._remove(subscription)
-                raise
-
-    async def _put(self, subscription: Subscription, link: Link) -> None:
-        def take(message: Msg) -> None:
-            subscription.take(message, link)
-
-        placed = await link.subscribe(subscription.subject, subscription.queue, take)
-        self._subscriptions.setdefault(subscription, {})[link] = placed
-        subscription.placements += 1
-
-    async def _remove(self, subscription: Subscription) -> None:
-        for link, placed in self._subscriptions.pop(subscription, {}).items():
-            if not link.ended.done():
-                with contextlib.suppress(Exception):  # the link may end at any moment, which unsubscribes as well
-                    await placed.unsubscribe()
-
-    def _slow(self, subscription: Subscription, first: bool) -> None:
-        self._watch.dropped()
-        if first:
-            self._watch.fault(Said(Fault.SLOW_CONSUMER, "a reader is too slow", subscription.subject))
-
-    async def _restore(self, link: Link) -> None:
-        """Every subscription once on a new link; one that the broker refuses now ends for its owner."""
-        waiting = [one for one in self._subscriptions if one.error is None]
-        for one in waiting:
-            one.settled = False
-        while waiting:
-            # Of two that the broker's violation could not tell apart only one is unsettled at a time.
-            batch = {one.key: one for one in reversed(waiting)}
-            waiting = [one for one in waiting if batch[one.key] is not one]
-            for one in batch.values():
-                if one in self._subscriptions:
-                    await self._put(one, link)
-            await link.settle()
-            for one in batch.values():
-                one.settled = True
-                one.nudge()
-        for one in [one for one in self._subscriptions if one.error is not None]:
-            await self._remove(one)
+        await self._subscriptions.place(subscription)
 
     # ---- what the links say ----
 
@@ -385,10 +334,7 @@ class Connection:
         if said.fault is Fault.PUBLISH_DENIED and said.subject is not None:
             known = self._calls.denied(said.subject)
         elif said.fault is Fault.SUBSCRIBE_DENIED and said.subject is not None:
-            about = [one for one in self._subscriptions if one.key == (said.subject, said.queue)]
-            for one in [one for one in about if not one.settled] or about:
-                one.fail(PermissionViolation(said.fault, one.subject))
-                known = True
+            known = self._subscriptions.denied(said)
         self._watch.fault(said, noticed=not known)
 
     # ---- the life of the connection ----
@@ -465,11 +411,10 @@ class Connection:
         link = await Link.make(endpoint, self._wallet.login, self._policy, self._reported)
         self._links.add(link)
         try:
-            async with self._placing:
+            async with self._subscriptions.placing:
                 if self._link is not None:
-                    for subscription in self._subscriptions:
-                        subscription.merge(link)
-                await self._restore(link)
+                    self._subscriptions.overlap(link)
+                await self._subscriptions.restore(link)
                 self._link, self._max_payload = link, link.max_payload
         except ConnectionFault as error:
             said = link.ended.result() if link.ended.done() else Said(error.fault)
@@ -522,18 +467,14 @@ class Connection:
 
     async def _forget(self, link: Link) -> None:
         """Close a link; no subscription knows it any more."""
-        for subscription, placed in self._subscriptions.items():
-            placed.pop(link, None)
-            if len(placed) < 2:
-                subscription.merge(None)
+        self._subscriptions.forget(link)
         self._links.discard(link)
         await link.close()
 
     async def _down(self, said: Said) -> None:
         """The link ended or there is none: what now?"""
         self.interruptions += 1
-        for subscription in self._subscriptions:
-            subscription.interruptions += 1
+        self._subscriptions.interrupted()
         self._watch.fault(said)
         self._calls.fail_all(NotConnected(said.fault, "the link ended; what was under way may have had its effect"))
         decision = self._recovery.down(said, self._clock().mono, self._chance())
@@ -551,8 +492,7 @@ class Connection:
         self._ending = self._ending or error
         self._link = None
         self._calls.fail_all(error)
-        for subscription in list(self._subscriptions):
-            subscription.fail(error)
+        self._subscriptions.fail(error)
         if self.state is not State.CLOSED:
             await self._moved(event)
         for link in list(self._links):

@@ -8,7 +8,7 @@ import functools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sidecar.base.clock import system_now
 from sidecar.rails.connection import Fault, Happening, Notice
@@ -17,11 +17,16 @@ from sidecar.rails.envelopes.message import Message
 from sidecar.rails.envelopes.receive import Meta
 from sidecar.rails.messaging.channel import Past
 from sidecar.rails.messaging.desk import Via
+from sidecar.rails.messaging.identity import Stance
 from sidecar.rails.messaging.inbox import Delivered
+from sidecar.rails.messaging.liveness import Verdict
 from sidecar.rails.messaging.membership import Join
 from sidecar.rails.messaging.observing import Gap, Observation
 from sidecar.rails.messaging.peer import Peer
 from sidecar.rails.names.grants import covers
+from sidecar.rails.space.holder import Form
+
+_Result = TypeVar("_Result")
 
 LOOK_SECONDS: Final = 0.25
 """How often it is looked whether a join, a durable or a counter has changed."""
@@ -33,7 +38,12 @@ MOST_OWED: Final = 512
 SETTLE_TICK: Final = 0.02
 ASIDE_SECONDS: Final = 60.0
 """How long a copy is put back that is not asked for here."""
+_PLANE: Final = "delivery"
 _MARKED: Final = {Via.HISTORY: "history", Via.BACKSTOP: "durable"}
+
+
+class Unanswered(Exception):  # noqa: N818 - a state
+    """Nothing came, and who reads for members of a mediated space does not answer either."""
 
 
 async def _nothing() -> None:
@@ -131,7 +141,8 @@ class Conversation:
         self._owed: deque[tuple[float, Delivered]] = deque()
 
     async def events(self, idle: float | None = None) -> AsyncIterator[Event]:
-        """Until it is stopped, or nothing was said for ``idle`` seconds. Raises what a join raises, and Stopped."""
+        """Until it is stopped, or nothing was said for ``idle`` seconds. Raises what a join raises, Stopped, and
+        Unanswered for a silence that may not be the end."""
         for channel in self._channels:
             join = await self._until_stopped(self._peer.join(channel, self._past))
             if join is None:
@@ -146,6 +157,7 @@ class Conversation:
                 reading = reading or asyncio.create_task(self._peer.next())
                 if not await self._wait(reading):
                     if idle is not None and system_now().mono - last >= idle:
+                        await self._prove_silence()
                         return
                     continue
                 delivered, reading = reading.result(), None
@@ -160,7 +172,16 @@ class Conversation:
         while (told := self._notices.take()) is not None:
             yield told
 
-    async def _until_stopped(self, work: Awaitable[Join]) -> Join | None:
+    async def _prove_silence(self) -> None:
+        """A plane that hangs says nothing for as long as a fetch may wait, as an empty store does."""
+        identity = self._peer.identity
+        if identity.form is not Form.MEDIATED or identity.stance is not Stance.MEMBER:
+            return
+        found = await self._until_stopped(self._peer.probe(_PLANE))
+        if found is not None and found.verdict is not Verdict.BOUND:
+            raise Unanswered(f"nothing came, and the delivery plane is {found.verdict} ({found.why})")
+
+    async def _until_stopped(self, work: Awaitable[_Result]) -> _Result | None:
         doing, stopped = asyncio.ensure_future(work), asyncio.create_task(self._stop.wait())
         await asyncio.wait((doing, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()

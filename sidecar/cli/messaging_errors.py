@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sidecar.app.access import Expired, NoBroker, WrongStance
+from sidecar.app.conversation import Unanswered
 from sidecar.app.space_links import SpaceFailed
 from sidecar.base.safefile import UnsafeFile
 from sidecar.ops.exitcodes import CommandCode
@@ -31,7 +32,7 @@ EXPECTED: Final = (
     *(AmbiguousName, BadStatus, BadTakerName, CallError, ConnectionFault, EnvelopeError, Expired, HistoryNotGranted),
     *(HistoryUnreadable, InvalidConfig, InvalidCreds, InvalidLink, InvalidName, NoBroker, NoFreeName, NoSuchPeer),
     *(OSError, OtherPrincipal, ReaderUnreadable, RegistryUnreadable, RosterUnreadable, SpaceFailed, StoreRefused),
-    *(TimeoutError, TooManyChannels, Unconfirmed, Unreadable, UnsafeFile, WrongRevision, WrongStance),
+    *(TimeoutError, TooManyChannels, Unanswered, Unconfirmed, Unreadable, UnsafeFile, WrongRevision, WrongStance),
 )
 """What may happen to a command. Anything else is a bug and keeps its traceback."""
 
@@ -77,6 +78,9 @@ def _of_calls(error: Exception) -> Explained | None:
         case CallError():
             hint = "is it up? ask: sidecar liveness" if error.code != Code.PERMISSION_DENIED else "not with these creds"
             return CommandCode.NO_CONNECTION, error.code.upper(), f"the delivery plane does not answer: {error}; {hint}"
+        case Unanswered():
+            text = f"{error}: what is stored may wait; ask: sidecar liveness, and run it again"
+            return CommandCode.NO_CONNECTION, "UNANSWERED", text
         case BadStatus():
             return CommandCode.UNKNOWN, "BAD_ANSWER", f"the delivery plane's answer is none: {error}"
         case RosterUnreadable() | RegistryUnreadable() | HistoryUnreadable() | NoFreeName() | Unreadable():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -191,3 +192,18 @@ def test_who_comes_and_goes_is_told(here: Terminal) -> None:
             assert (came["name"], came["principal"]) == ("Bob's desk", here.principal("bob"))
         watch.process.send_signal(signal.SIGINT)
         assert watch.ended() == 0
+
+
+def test_silence_of_a_plane_that_hangs_is_no_empty_inbox(running: DevSet) -> None:
+    here = Terminal(running, "guarded")
+    here.done("bob", "dm", "inbox", "--idle", "1")
+    plane = running.ready["delivery"]["pid"]
+    os.kill(plane, signal.SIGSTOP)
+    try:
+        here.done("alice", "dm", "send", here.principal("bob"), "it waits")
+        silent = here.run("bob", "dm", "inbox", "--idle", "0.5")
+        assert (silent.returncode, silent.stdout) == (3, "")
+        assert "sidecar liveness" in silent.stderr
+    finally:
+        os.kill(plane, signal.SIGCONT)
+    assert [line["parts"][0]["text"] for line in here.done("bob", "dm", "inbox", "--count", "1")] == ["it waits"]

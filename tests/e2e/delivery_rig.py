@@ -25,6 +25,7 @@ from sidecar.rails.messaging.registry import ChannelConfig, DeliveryClass, Regis
 from sidecar.rails.names import api, buckets, consumers, streams, subjects
 from sidecar.rails.planes.delivery.backstop import Backstop
 from sidecar.rails.planes.delivery.broker import Unanswered, consumer_info
+from sidecar.rails.planes.delivery.floors import Floors
 from sidecar.rails.planes.delivery.loop import At
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.space.acl import AclRow
@@ -54,7 +55,7 @@ class Copy:
 class Daemon:
     """One run of the plane: its own connection, and the tasks that a crash ends."""
 
-    def __init__(self, member: Member, *, at: At | None, reader_at: At | None) -> None:
+    def __init__(self, member: Member, *, at: At | None, reader_at: At | None, floors: Floors | None) -> None:
         self.member, self.metrics = member, member.metrics
         self.later = 0.0
         """Seconds by which the plane's clock is ahead."""
@@ -69,6 +70,7 @@ class Daemon:
             metrics=member.metrics,
             log=Log(self.said),
             clock=self._clock,
+            floors=floors or Floors(),
         )
         self.backstop = Backstop(self.plane, at=at, reader_at=reader_at)
         self.task = asyncio.create_task(self.backstop.run())
@@ -123,9 +125,11 @@ class Rig:
         self.town = town
 
     @contextlib.asynccontextmanager
-    async def daemon(self, *, at: At | None = None, reader_at: At | None = None) -> AsyncIterator[Daemon]:
+    async def daemon(
+        self, *, at: At | None = None, reader_at: At | None = None, floors: Floors | None = None
+    ) -> AsyncIterator[Daemon]:
         async with self.town.member("delivery", Profile.DELIVERY) as member:
-            made = Daemon(member, at=at, reader_at=reader_at)
+            made = Daemon(member, at=at, reader_at=reader_at, floors=floors)
             try:
                 yield made
             finally:

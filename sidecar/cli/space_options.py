@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from sidecar.app.spaces import check_url
-from sidecar.cli.coordinator_target import read_ready
+from sidecar.cli.coordinator_target import CommandFailed, read_ready
+from sidecar.cli.main import REFUSED
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -34,7 +35,10 @@ def root_option(function: _Command) -> _Command:
 
 def _of_dev(ctx: click.Context, param: click.Parameter, dev: Path | None) -> None:
     if dev is not None:
-        nats = read_ready(dev)["nats"]
+        try:
+            nats = read_ready(dev)["nats"]
+        except CommandFailed as error:
+            raise CommandFailed(str(error), REFUSED) from None  # these commands have no code of their own for it
         broker = {"server": nats["url"], "url": nats["url"]}
         ctx.default_map = {**(ctx.default_map or {}), "root": nats["root"], **broker}
 

@@ -48,4 +48,4 @@ def test_a_development_run_says_where_its_broker_is(tmp_path: Path) -> None:
 def test_a_directory_without_a_development_run_is_told(tmp_path: Path) -> None:
     found = CliRunner().invoke(command, ["list", "--space", "main", "--dev", str(tmp_path)])
     assert isinstance(found.exception, CommandFailed)
-    assert "sidecar dev --dir" in str(found.exception)
+    assert (found.exception.exit_code, "sidecar dev --dir" in str(found.exception)) == (1, True)

@@ -28,6 +28,8 @@ from sidecar.rails.space.creds import MAX_CREDS_BYTES
 from sidecar.rails.space.holder import Form
 
 NOTHING: Final = frozenset[From]()
+LINGER_SECONDS: Final = 2.0
+"""How long the end of a command waits for the durable copies of what was shown."""
 
 
 class NoBroker(Exception):  # noqa: N818 - a state
@@ -108,6 +110,7 @@ class Access:
         try:
             yield peer
         finally:
+            await peer.settled(LINGER_SECONDS)  # without them the next process shows it again
             await peer.close(drain=0)
 
     def reads(self, peer: Peer) -> Reads:

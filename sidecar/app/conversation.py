@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +29,6 @@ _Result = TypeVar("_Result")
 
 LOOK_SECONDS: Final = 0.25
 """How often it is looked whether a join, a durable or a counter has changed."""
-OWED_SECONDS: Final = 10.0
-"""How long a post that came live is remembered, to be settled with its durable copy."""
-LINGER_SECONDS: Final = 2.0
-"""How long the end waits for the durable copies of what was shown: without them the next process shows it again."""
-MOST_OWED: Final = 512
-SETTLE_TICK: Final = 0.02
 ASIDE_SECONDS: Final = 60.0
 """How long a copy is put back that is not asked for here."""
 _PLANE: Final = "delivery"
@@ -138,7 +131,6 @@ class Conversation:
         self._faults: dict[str, str] = {}
         self._counted: dict[tuple[str, ...], float] = {}
         self._aside: set[str] = set()
-        self._owed: deque[tuple[float, Delivered]] = deque()
 
     async def events(self, idle: float | None = None) -> AsyncIterator[Event]:
         """Until it is stopped, or nothing was said for ``idle`` seconds. Raises what a join raises, Stopped, and
@@ -199,7 +191,6 @@ class Conversation:
         stirred.cancel()
         self._notices.stirred.clear()
         self._look()
-        await self._settle(most=MOST_OWED)
         return reading.done()
 
     async def _shown(self, delivered: Delivered) -> AsyncIterator[Event]:
@@ -225,39 +216,7 @@ class Conversation:
             return
         name = self._peer.card.name.lower()
         mentioned = name in (one.lower() for one in delivered.message.mentions)
-        yield Said(delivered.message, meta, delivered.ways, mentioned, functools.partial(self._handled, delivered))
-
-    # ---- settling ----
-
-    async def _handled(self, delivered: Delivered) -> None:
-        """It was shown. A post that came live before its durable copy is settled with that."""
-        meta = delivered.meta
-        expected = meta.kind == "channel" and not delivered.durable
-        if not expected or not any(one.durable and covers(one.channel, meta.target) for one in self._joins.values()):
-            await delivered.handled()
-            return
-        self._owed.append((system_now().mono, delivered))
-        await self._settle(most=MOST_OWED)
-
-    async def _settle(self, most: int) -> None:
-        """Settle what has its copy by now, what was waited for long enough, and the oldest above ``most``."""
-        now, kept = system_now().mono, deque[tuple[float, Delivered]]()
-        while self._owed:
-            since, delivered = self._owed.popleft()
-            if delivered.durable or now - since > OWED_SECONDS or len(self._owed) >= most:
-                await delivered.handled()
-            else:
-                kept.append((since, delivered))
-        self._owed = kept
-
-    async def finish(self) -> None:
-        """Settle everything that was shown, before the peer is closed. It may take two seconds."""
-        end = system_now().mono + LINGER_SECONDS
-        await self._settle(most=MOST_OWED)
-        while self._owed and system_now().mono < end:
-            await asyncio.sleep(SETTLE_TICK)
-            await self._settle(most=MOST_OWED)
-        await self._settle(most=0)
+        yield Said(delivered.message, meta, delivered.ways, mentioned, delivered.handled)
 
     # ---- what changes meanwhile ----
 

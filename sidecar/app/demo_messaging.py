@@ -25,7 +25,6 @@ CHANNEL: Final = "team.backend"
 _READ: Final = frozenset({From.DM, From.BACKSTOP})
 _SECONDS: Final = 20.0
 """The longest wait of a step."""
-_TICK: Final = 0.01
 
 
 async def talk(dev: Dev, say: Say, first: int) -> None:
@@ -64,8 +63,6 @@ async def _heard(peer: Peer, *sent: Sent) -> list[str]:
                 raise RuntimeError("a message came twice")
             if known in wanted:
                 found[known] = _line(delivered)
-            while not delivered.durable:  # noqa: ASYNC110 - whoever leaves before the durable copy came is given it later
-                await asyncio.sleep(_TICK)
             await delivered.handled()
     return [found[one] for one in wanted]
 

@@ -59,10 +59,7 @@ class Follow:
         ) as peer:
             conversation = Conversation(peer, self._notices, self._stop, channels=channels, past=past)
             work = None if handle is None else lambda said: handle(peer, said)
-            try:
-                await self._print(conversation.events(self._idle), work)
-            finally:
-                await conversation.finish()
+            await self._print(conversation.events(self._idle), work)
 
     async def observer(self, channels: tuple[str, ...], past: Past | None) -> None:
         """The stream of an observer or admin."""

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from sidecar.rails.messaging.channel import NO_PAST
 from sidecar.rails.messaging.durables import Durable
+from sidecar.rails.messaging.registry import DeliveryClass
 from sidecar.rails.space.holder import Form
 from tests.e2e.durable_reads import life
 from tests.e2e.peers import Society, got, quiet, society, text_of, texts
@@ -39,6 +41,39 @@ async def test_what_was_not_handled_comes_to_the_next_process(here: Society) -> 
             assert sorted(await texts(bea, 3)) == ["one", "three", "two"]
         async with here.peer("bea") as bea:
             await quiet(bea)
+
+
+@pytest.mark.req("C4-19", "C8-62")
+async def test_a_post_that_was_handled_live_is_not_shown_to_the_next_process(here: Society) -> None:
+    await here.configure("team.done", delivery_class=DeliveryClass.DURABLE)
+    async with here.plane(), here.peer("alice") as alice:
+        async with here.peer("fay") as fay:
+            assert (await fay.join("team.done", NO_PAST)).durable
+            reading = asyncio.create_task(got(fay))
+            await alice.post("team.done", "seen")
+            delivered = await reading
+            await delivered.handled()
+            await fay.close()
+        async with here.peer("fay") as fay:
+            await alice.post("team.done", "new")
+            assert await texts(fay, 1) == ["new"]
+            await quiet(fay)
+
+
+@pytest.mark.req("C4-19")
+async def test_the_end_waits_for_no_copy_that_nobody_makes(here: Society) -> None:
+    await here.configure("team.alone", delivery_class=DeliveryClass.DURABLE)
+    async with here.peer("alice") as alice, here.peer("gus") as gus:
+        async with here.plane():
+            assert (await gus.join("team.alone", NO_PAST)).durable
+            assert (await alice.join("team.alone", NO_PAST)).durable
+        await alice.post("team.alone", "nobody copies this")
+        for peer in (alice, gus):
+            await (await got(peer)).handled()
+        assert await alice.settled(EVENT_SECONDS)  # its own post
+        async with asyncio.timeout(EVENT_SECONDS):
+            assert not await gus.settled(0.2)
+            await gus.close(drain=0.2)
 
 
 async def child(here: Society, actor: str) -> asyncio.subprocess.Process:

@@ -21,7 +21,16 @@ from sidecar.rails.messaging.channel import Channel, Left, Past
 from sidecar.rails.messaging.enrolment import Enrolment
 from sidecar.rails.messaging.history import History, HistoryNotGranted, HistoryUnreadable
 from sidecar.rails.messaging.inbox import Inbox
-from sidecar.rails.messaging.membership import LIVE_ONLY, MARK_MESSAGES, MARK_SECONDS, Event, Join, Scope, Standing
+from sidecar.rails.messaging.membership import (
+    LIVE_ONLY,
+    MARK_MESSAGES,
+    MARK_SECONDS,
+    Event,
+    Join,
+    Scope,
+    Standing,
+    State,
+)
 from sidecar.rails.messaging.pacing import Backoff
 from sidecar.rails.messaging.replay import Replay
 from sidecar.rails.names.subjects import CHAT
@@ -87,6 +96,13 @@ class Channels:
         if channel is None or not channel.standing.joined:
             return None
         return channel.join
+
+    def backed(self, target: str) -> bool:
+        """Whether posts of one channel have durable copies, by a membership of it or of a family that it is in."""
+        levels = target.split(".")
+        families = (f"{'.'.join(levels[:depth])}.>" for depth in range(1, len(levels)))
+        found = (self._channels.get(name) for name in (target, *families))
+        return any(channel is not None and channel.standing.state is State.DURABLE for channel in found)
 
     # ---- join ----
 

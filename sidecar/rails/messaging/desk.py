@@ -46,6 +46,12 @@ class Stage(Enum):
 _WAITING, _OUT, _DONE = Stage.WAITING, Stage.OUT, Stage.DONE
 
 
+def identity_of(received: Received) -> str:
+    """By which the copies of one message are known; empty for one without an id, which has none."""
+    message_id = received.message.id
+    return f"{received.meta.sender} {message_id}" if message_id else ""
+
+
 class Place(NamedTuple):
     """Which durable a copy is of, and its sequence there: a copy that is delivered again has the same."""
 
@@ -120,8 +126,7 @@ class Desk(Generic[Held]):
     def take(self, received: Received, via: Via) -> tuple[Delivery[Held] | None, bool]:
         """A copy came that is never acked. The delivery that it belongs to, None when that is done with; and whether
         it is a new one, to be handed out."""
-        message = received.message
-        identity = f"{received.meta.sender} {message.id}" if message.id else ""
+        identity = identity_of(received)
         if identity and (delivery := self._by_identity.get(identity)) is not None:
             if via not in delivery.ways:
                 delivery.ways.append(via)

@@ -22,11 +22,12 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import ConnectionFault
 from sidecar.rails.envelopes.message import Message
 from sidecar.rails.envelopes.receive import Meta, Received, Rejected, Source, receive
-from sidecar.rails.messaging.desk import Delivery, Desk, Place, Stage, Via
+from sidecar.rails.messaging.desk import Delivery, Desk, Place, Stage, Via, identity_of
 from sidecar.rails.messaging.durables import Durable, From, judge
 from sidecar.rails.messaging.frames import Frame
 from sidecar.rails.messaging.intake import HeldCopy
 from sidecar.rails.messaging.notices import AnycastNotice, Eviction, Notices
+from sidecar.rails.messaging.owed import Owed
 from sidecar.rails.names.subjects import DELIVERY_KINDS, delivery_of
 
 DEPTH: Final = 1_024
@@ -37,9 +38,15 @@ RENEWAL_TICK: Final = 5.0
 MOST_PARKED: Final = 64
 """Requests that the gate has, and may give back."""
 _ANYCAST: Final = DELIVERY_KINDS["svc"]
+_POST: Final = DELIVERY_KINDS["chat"]
 # Members by name once: looking one up in its class is slow, and this is done for each message.
 _SOURCE_LIVE, _SOURCE_HISTORY, _LIVE, _HISTORY = Source.LIVE, Source.HISTORY, Via.LIVE, Via.HISTORY
 _NOBODY: Final = frozenset[str]()
+
+
+def _never(_: str) -> bool:
+    """No channel has durable copies."""
+    return False
 
 
 class InboxClosed(Exception):  # noqa: N818 - a state
@@ -57,8 +64,9 @@ class Delivered:
     """One message, as a member gets it. ``meta.kind`` and ``meta.target`` come from the subject (C4-05).
 
     A message with durable copies is acked by :meth:`handled` and never before; a process that ends without it gets the
-    message again. While it is out, its copies are renewed, for ten minutes at most. A message that only came live or
-    from history needs no word, though one does no harm.
+    message again. While it is out, its copies are renewed, for ten minutes at most. A message that only came from
+    history needs no word, though one does no harm; a post that came live and was handled is not shown again when its
+    durable copy comes behind it.
     """
 
     __slots__ = ("_delivery", "_inbox", "message", "meta")
@@ -125,6 +133,10 @@ class Inbox:
         desk: Desk[HeldCopy] | None = None,
     ) -> None:
         self.gate: Gate | None = None
+        self.backed: Callable[[str], bool] = _never
+        """Whether posts of a channel have durable copies that are read here."""
+        self.own = ""
+        """The member's own principal in dot-form: an author gets no copies."""
         self._mediated = mediated
         self._clock = clock
         self._metrics = metrics
@@ -137,6 +149,8 @@ class Inbox:
         self._waiting: deque[Delivery[HeldCopy]] = deque()
         self._some = asyncio.Event()
         self._moved = asyncio.Event()
+        self._owed = Owed()
+        self._leaving = False
         self._closed = False
         self._ending: Exception = InboxClosed()
         self._told = (0, 0)
@@ -211,6 +225,8 @@ class Inbox:
         if delivery is None:
             copy.show()
             await copy.ack()
+            if self._owed.came(identity_of(received)):
+                self._moved.set()
         elif delivery.stage is Stage.OUT:
             copy.show()
 
@@ -271,11 +287,14 @@ class Inbox:
         if self._keeper is None and not self._closed:
             self._keeper = asyncio.create_task(self._keep())
         while True:
-            while not self._waiting:
+            if self._leaving:
+                raise InboxClosed
+            if not self._waiting:
                 if self._closed:
                     raise self._ending
                 self._some.clear()
                 await self._some.wait()
+                continue
             head = self._waiting[0]
             if head.copies and self._desk.full and not self._closed:
                 self._moved.clear()
@@ -321,9 +340,18 @@ class Inbox:
 
     def done(self, delivery: Delivery[HeldCopy], *, again: bool = False) -> list[HeldCopy]:
         """The member is done with a delivery: the copies to settle."""
+        if not (again or delivery.copies or delivery.stage is Stage.DONE):
+            self._expect(delivery)
         copies = self._desk.close(delivery, again=again)
         self._moved.set()
         return copies
+
+    def _expect(self, delivery: Delivery[HeldCopy]) -> None:
+        """It is handled, and its durable copy comes later, if there is to be one."""
+        meta = delivery.meta
+        expected = meta.kind == _POST and _LIVE in delivery.ways and meta.sender != self.own
+        if expected and delivery.identity and self.backed(meta.target):
+            self._owed.expect(delivery.identity, meta.target, self._clock().mono)
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -372,6 +400,30 @@ class Inbox:
         for copy in self.done(delivery, again=True):
             with contextlib.suppress(ConnectionFault):  # without a link the ack wait does the same
                 await copy.nak()
+
+    def leave(self) -> None:
+        """Nothing more is handed out; what was may still be settled."""
+        self._leaving = True
+        self._some.set()
+        self._moved.set()
+
+    @property
+    def owes(self) -> bool:
+        """Whether a post was handled whose durable copy is still expected."""
+        return self._owed.until(self._clock().mono, self.backed) > 0
+
+    async def settled(self, seconds: float) -> bool:
+        """Wait for the durable copies of posts that were handled; False when some have not come by then. At once when
+        there are none to come, or nothing comes any more."""
+        end = self._clock().mono + seconds
+        while not self._closed and (until := self._owed.until(self._clock().mono, self.backed)):
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(min(end, until) - self._clock().mono):
+                    await self._moved.wait()
+            except TimeoutError:
+                return False
+        return not self.owes
 
     async def drain(self, seconds: float) -> bool:
         """Wait until the member has settled what it has; False when that takes longer."""

@@ -130,6 +130,8 @@ class Peer:
             self._inbox,
             **seen,
         )
+        if From.BACKSTOP in sources:
+            self._inbox.backed, self._inbox.own = self._channels.backed, identity.principal.dot
         durables = [one for one in self._durables() if one.source in sources]
         gate = self._new_gate() if any(one.source is From.ROLE for one in durables) else None
         self._sources = Sources(self._inbox, gate, durables, self._intake, **seen)
@@ -398,8 +400,14 @@ class Peer:
 
     # ---- the end ----
 
+    async def settled(self, seconds: float) -> bool:
+        """Wait until the durable copies of the live posts that were handled are settled too, on channels that are
+        joined durably: the next process would be shown such a post again. False when that takes longer."""
+        return await self._inbox.settled(seconds)
+
     async def close(self, *, drain: float = DRAIN_SECONDS) -> None:
-        """Leave the stage: no more deliveries, ``drain`` seconds for what is handed out, a last presence record.
+        """Leave the stage: no more deliveries, ``drain`` seconds for what is handed out and for the durable copies of
+        what was handled live (:meth:`settled`), a last presence record. Nothing is waited for that is not owed.
 
         Memberships and unread messages stay where they are. May be called twice. Also when it is cancelled, the member
         is gone behind it: what goes on beating would keep it in the roster.
@@ -407,5 +415,10 @@ class Peer:
         async with contextlib.AsyncExitStack() as ends:
             for end in (self.connection, self._caller, self._heartbeat, self._channels, self._sources):
                 ends.push_async_callback(end.close)  # the last one first
+            until = self._clock().mono + drain
+            self._inbox.leave()
+            if drain > 0 and self._inbox.owes:
+                await self._sources.stop(but=From.BACKSTOP)
+                await self.settled(drain)
             await self._sources.stop()
-            await self._inbox.close(drain=drain)
+            await self._inbox.close(drain=max(0.0, until - self._clock().mono))

@@ -59,7 +59,7 @@ class Sources:
         self._intake_of = intake_of
         self._metrics = metrics
         self._log = log
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[tuple[From, asyncio.Task[None]]] = []
         self._closing = False
         self._stopped_ones: list[Intake] = []
 
@@ -69,10 +69,10 @@ class Sources:
             return
         own = [durable for durable in self._durables if durable.source is not From.ROLE]
         roles = [durable for durable in self._durables if durable.source is From.ROLE]
-        self._tasks = [asyncio.create_task(self._read(durable)) for durable in own]
+        self._tasks = [(durable.source, asyncio.create_task(self._read(durable))) for durable in own]
         if roles and self._gate is not None:
             self._inbox.gate = self._gate
-            self._tasks.append(asyncio.create_task(self._read_roles(roles, self._gate)))
+            self._tasks.append((From.ROLE, asyncio.create_task(self._read_roles(roles, self._gate))))
 
     async def _read_roles(self, roles: Sequence[Durable], gate: StartableGate) -> None:
         """The gate has to stand before the first copy comes (C8.1-06)."""
@@ -114,12 +114,13 @@ class Sources:
         if self._log is not None:
             self._log.error("messaging_source_failed", source=durable.source.value, reason=reason, text=text)
 
-    async def stop(self) -> None:
-        """Read no more; what came may still be settled. May be called twice."""
+    async def stop(self, *, but: From | None = None) -> None:
+        """Read no more, or only ``but``; what came may still be settled. May be called twice."""
         self._closing = True
-        for task in self._tasks:
+        ending = [task for source, task in self._tasks if source is not but]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
 
     async def close(self) -> None:
         """Stop for good; what was said about copies gets out first."""

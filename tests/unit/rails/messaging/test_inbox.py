@@ -30,6 +30,7 @@ pytestmark = pytest.mark.asyncio
 LIFE = Lifecycle(Principal("local", "bob"), "b1" * 13)
 DM = Durable.dm("main", LIFE)
 ROLE = Durable.of_role("main", "reviewer")
+BACKSTOP = Durable.backstop("main", LIFE)
 
 
 class Time:
@@ -99,6 +100,78 @@ async def test_a_copy_is_acked_by_handled_and_not_before() -> None:
     assert said.words == [(1, Word.ACK), (2, Word.ACK)]
     assert metrics.totals("messaging_surfaced") == {("dm", "durable"): 1}
     assert metrics.totals("messaging_coalesced") == {("durable",): 2}
+    await inbox.close()
+
+
+def backed_inbox(time: Time) -> tuple[Inbox, Said]:
+    inbox, _ = made(time)
+    inbox.backed, inbox.own = (lambda channel: channel == "general"), "local.bob"
+    return inbox, Said(BACKSTOP, time)
+
+
+def copy_of_a_post(said: Said, message_id: str) -> HeldCopy:
+    """The backstop copy of a live post."""
+    copy = said.copy(1, message_id=message_id, channel="general")
+    subject = "cotal.main.chat.local.alice.general"
+    named = {headers.COPY_SUBJECT: subject, headers.COPY_SEQUENCE: "1", headers.COPY_WHY: "channel"}
+    copy.frame = copy.frame._replace(subject=BACKSTOP.pattern, headers=named)
+    return copy
+
+
+@pytest.mark.req("C4-19", "C8-62")
+async def test_the_copy_of_a_post_that_was_handled_live_is_waited_for() -> None:
+    time = Time()
+    inbox, said = backed_inbox(time)
+    await inbox.live(live("a"))
+    delivered = await inbox.next()
+    assert not inbox.owes
+    await delivered.handled()
+    assert inbox.owes
+    waiting = asyncio.create_task(inbox.settled(30.0))
+    await inbox.durable(copy_of_a_post(said, "a"), BACKSTOP)
+    assert await waiting
+    assert (said.words, inbox.owes) == ([(1, Word.ACK)], False)
+    await inbox.close()
+
+
+@pytest.mark.req("C4-19", "C8-62")
+async def test_nothing_is_waited_for_that_does_not_come() -> None:
+    time = Time()
+    inbox, said = backed_inbox(time)
+    await inbox.live(live("later"))
+    await (await inbox.next()).later()  # its copy is shown again
+    await inbox.live(live("early"))
+    await inbox.durable(copy_of_a_post(said, "early"), BACKSTOP)
+    await (await inbox.next()).handled()
+    inbox.backed = lambda _: False  # no membership
+    await inbox.live(live("live"))
+    await (await inbox.next()).handled()
+    inbox.backed, inbox.own = (lambda _: True), "local.alice"
+    await inbox.live(live("own"))
+    await (await inbox.next()).handled()
+    assert not inbox.owes
+    assert await inbox.settled(0.0)
+    inbox.own = "local.bob"
+    await inbox.live(live("b"))
+    await (await inbox.next()).handled()
+    assert not await inbox.settled(0.001)
+    ending = asyncio.create_task(inbox.settled(30.0))
+    await asyncio.sleep(0)
+    inbox.fail(InboxClosed())
+    assert not await ending
+    await inbox.close()
+
+
+async def test_a_member_that_leaves_is_handed_nothing_more() -> None:
+    inbox, _ = made(Time())
+    waiting = asyncio.create_task(inbox.next())
+    await asyncio.sleep(0)
+    inbox.leave()
+    await inbox.live(live("a"))
+    with pytest.raises(InboxClosed):
+        await waiting
+    with pytest.raises(InboxClosed):
+        await inbox.next()
     await inbox.close()
 
 

@@ -52,11 +52,16 @@ def inbox(target: Target, **more: Any) -> int:
     """Show your direct messages until Ctrl-C: those that waited first, then what comes.
 
     A message is acked when it was printed, and not shown again. What an agent of the same identity has taken is not
-    shown here. Words of the delivery plane about your requests to a role are shown as notices.
+    shown here. Words of the delivery plane about your requests to a role are shown as notices. With the creds of a
+    dm-reader nothing appears in the roster, and nothing else is read.
     """
-    target.access.must_be("read direct messages", Stance.MEMBER)
+    target.access.must_be("read direct messages", Stance.MEMBER, Stance.DM_READER)
 
     async def work(stop: asyncio.Event) -> None:
-        await Follow(target, stop, **more).member({From.DM})
+        follow = Follow(target, stop, **more)
+        if target.identity.stance is Stance.DM_READER:
+            await follow.dm_reader()
+        else:
+            await follow.member({From.DM})
 
     return run(work, follows=True)

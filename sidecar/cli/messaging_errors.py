@@ -12,12 +12,14 @@ from sidecar.ops.exitcodes import CommandCode
 from sidecar.rails.connection import ConnectionFault, NoResponders, PermissionViolation, Stopped
 from sidecar.rails.connection.kv import Unreadable, WrongRevision
 from sidecar.rails.connection.publishing import StoreRefused
+from sidecar.rails.connection.streams import ConsumerGone
 from sidecar.rails.endpoint.codes import CallError, CallRefused, Code, Outcome
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.messaging.anycast import BadStatus
 from sidecar.rails.messaging.channels import TooManyChannels
 from sidecar.rails.messaging.history import HistoryNotGranted, HistoryUnreadable
 from sidecar.rails.messaging.identity import OtherPrincipal
+from sidecar.rails.messaging.intake import IntakeRefused
 from sidecar.rails.messaging.joinlink import InvalidLink
 from sidecar.rails.messaging.readers import HistoryRefused, NoFreeName
 from sidecar.rails.messaging.readers import HistoryUnreadable as ReaderUnreadable
@@ -30,7 +32,18 @@ from sidecar.rails.space.creds import InvalidCreds
 
 EXPECTED: Final = (
     *(AmbiguousName, BadStatus, BadTakerName, CallError, ConnectionFault, EnvelopeError, Expired, HistoryNotGranted),
-    *(HistoryUnreadable, InvalidConfig, InvalidCreds, InvalidLink, InvalidName, NoBroker, NoFreeName, NoSuchPeer),
+    *(
+        ConsumerGone,
+        IntakeRefused,
+        HistoryUnreadable,
+        InvalidConfig,
+        InvalidCreds,
+        InvalidLink,
+        InvalidName,
+        NoBroker,
+        NoFreeName,
+        NoSuchPeer,
+    ),
     *(OSError, OtherPrincipal, ReaderUnreadable, RegistryUnreadable, RosterUnreadable, SpaceFailed, StoreRefused),
     *(TimeoutError, TooManyChannels, Unanswered, Unconfirmed, Unreadable, UnsafeFile, WrongRevision, WrongStance),
 )
@@ -90,6 +103,9 @@ def _of_calls(error: Exception) -> Explained | None:
             return CommandCode.REFUSED, "DENIED", f"{error}; what may be read: sidecar channel list"
         case ReaderUnreadable():
             return CommandCode.NO_CONNECTION, "UNREADABLE", f"{error}; run it again"
+        case ConsumerGone() | IntakeRefused():
+            text = f"there is no store of direct messages to read: {error}; make it with: sidecar principal add"
+            return CommandCode.REFUSED, "NO_STORE", text
         case SpaceFailed():
             return CommandCode.REFUSED, "FAILED", str(error)
         case WrongRevision():

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from sidecar.app.conversation import Conversation, Event, Notices, Said, observed
+from sidecar.app.direct import directs
 from sidecar.cli.coordinator_target import FiniteType
 from sidecar.cli.messaging_target import Target
 from sidecar.cli.messaging_view import show
@@ -60,6 +61,11 @@ class Follow:
             conversation = Conversation(peer, self._notices, self._stop, channels=channels, past=past)
             work = None if handle is None else lambda said: handle(peer, said)
             await self._print(conversation.events(self._idle), work)
+
+    async def dm_reader(self) -> None:
+        """The stream of a reader of direct messages."""
+        async with self._target.access.peer(self._target.patience, watch=self._notices.watch) as peer:
+            await self._print(directs(peer, self._notices, self._stop, idle=self._idle), None)
 
     async def observer(self, channels: tuple[str, ...], past: Past | None) -> None:
         """The stream of an observer or admin."""

@@ -37,6 +37,7 @@ from sidecar.rails.messaging.anycast import AnycastRequests, Status
 from sidecar.rails.messaging.channel import Left, Past
 from sidecar.rails.messaging.channels import Channels
 from sidecar.rails.messaging.credsfile import CredsFile
+from sidecar.rails.messaging.dm_reader import DmReader
 from sidecar.rails.messaging.drafts import Channel, Content, Direct, Extras, Role, mentioned
 from sidecar.rails.messaging.durables import Durable, From
 from sidecar.rails.messaging.enrolment import Enrolment, SharedRegistry
@@ -244,6 +245,13 @@ class Peer:
         if self.identity.form is Form.MEDIATED:
             return MediatedIntake(self.connection, self._caller, durable, entropy=self._entropy, **seen)
         return RawIntake(self.connection, durable, **seen)
+
+    def dm_reader(self) -> DmReader:
+        """The direct messages of a holder that may read them and nothing else; it closes the reader (C8-36). Such a
+        holder is not ``present``, and nothing else of it is read."""
+        durable = Durable.dm(self.identity.space, self.identity.lifecycle)
+        mediated = self.identity.form is Form.MEDIATED
+        return DmReader(self._intake(durable), mediated=mediated, metrics=self.metrics, log=self._log)
 
     # ---- sending ----
 

@@ -66,7 +66,11 @@ async def test_the_inbox_of_a_dm_reader_reads_settles_and_publishes_nothing_else
         assert not [line for line in again[1] if line["type"] == "message"]
     if here.form is Form.COMPATIBLE:
         names = {"stream": durable.stream, "consumer": durable.consumer}
-        own: tuple[str, ...] = (api.CONSUMER_INFO.build(**names), api.CONSUMER_NEXT.build(**names), api.ACK.build(**names) + ".")
+        own: tuple[str, ...] = (
+            api.CONSUMER_INFO.build(**names),
+            api.CONSUMER_NEXT.build(**names),
+            api.ACK.build(**names) + ".",
+        )
     else:
         own = tuple(f"cotal.{SPACE}.ep.one.delivery.{command}." for command in ("fetch", "settle"))
     assert [subject for subject in tap.published if not subject.startswith(own)] == []

@@ -11,7 +11,7 @@ import uvloop
 
 from sidecar.app.channel_settings import Change, Changed, Host, change, remove
 from sidecar.app.channel_table import effective_text
-from sidecar.cli.coordinator_target import Command, FiniteType, read_ready
+from sidecar.cli.connection_options import Command, FiniteType, read_ready
 from sidecar.cli.main import one_line
 from sidecar.cli.messaging_errors import EXPECTED
 from sidecar.cli.messaging_target import EXIT_HELP, failed

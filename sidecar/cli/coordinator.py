@@ -11,15 +11,14 @@ import click
 
 from sidecar.base.ed25519 import digest_text
 from sidecar.cli import coordinator_show as show
+from sidecar.cli.connection_options import CommandFailed, Group
 from sidecar.cli.coordinator_explain import explain_command
 from sidecar.cli.coordinator_outcome import code_of, ids_of, leave, operation_of, print_json, show_outcome
 from sidecar.cli.coordinator_quota import quota
 from sidecar.cli.coordinator_target import (
     EXIT_HELP,
-    CommandFailed,
     Exit,
     FingerprintType,
-    Group,
     HexType,
     Target,
     connection_options,

@@ -10,8 +10,8 @@ from typing import Final, cast
 
 import click
 
+from sidecar.cli.connection_options import Command
 from sidecar.cli.coordinator_stats import document_line
-from sidecar.cli.coordinator_target import Command
 from sidecar.coordinator.explain import Explained, Sender, explain, text_of
 from sidecar.coordinator.wire.table import STATES, State
 

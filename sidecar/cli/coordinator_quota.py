@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from sidecar.cli.connection_options import Command, CommandFailed, FiniteType
 from sidecar.cli.coordinator_show import table
 from sidecar.cli.coordinator_stats import (
     EXIT_HELP,
@@ -17,7 +18,7 @@ from sidecar.cli.coordinator_stats import (
     look,
     number,
 )
-from sidecar.cli.coordinator_target import Command, CommandFailed, Exit, FiniteType
+from sidecar.cli.coordinator_target import Exit
 
 
 @click.command(name="quota", cls=Command, epilog=EXIT_HELP, short_help="How full each limit is, and whose it is.")

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from sidecar.cli.connection_options import read_ready
 from sidecar.cli.coordinator_document import COUNTERS, fault_of
-from sidecar.cli.coordinator_target import Exit, read_ready
+from sidecar.cli.coordinator_target import Exit
 from sidecar.ops.admin import NotBelieved, fetch
 
 F = TypeVar("F", bound=Callable[..., Any])

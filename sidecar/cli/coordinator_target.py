@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import math
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,6 +17,7 @@ import uvloop
 from sidecar.base.ed25519 import InvalidKey, digest_text, parse_digest_text
 from sidecar.base.keysource import load_signing_key
 from sidecar.base.safefile import UnsafeFile, ensure_private_dir, quoted
+from sidecar.cli.connection_options import CommandFailed, FiniteType, connection_option, read_ready
 from sidecar.cli.main import one_line
 from sidecar.cli.workload import ScopesType
 from sidecar.coordinator import client_events as ev
@@ -83,14 +82,6 @@ OFFERED: Final = int(KNOWN_CAPABILITIES)
 """Capabilities that the commands offer: all that show more records, and EVENT_REPLAY to heal by."""
 
 
-class CommandFailed(Exception):  # noqa: N818 - what happened
-    """A command that ends with an error line and this exit code."""
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """Everything about the connection that a command line says."""
@@ -137,16 +128,6 @@ def default_pins() -> Path:
     return Path(home) / "sidecar" / "client" / "pins.json"
 
 
-class FiniteType(click.FloatRange):
-    """A number within bounds. NaN compares false with every bound, so it is refused by name."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is not a number", param, ctx)
-        return number
-
-
 class HexType(click.ParamType[bytes]):
     """Exactly so many bytes in lowercase or uppercase hex."""
 
@@ -180,33 +161,6 @@ class FingerprintType(click.ParamType[bytes]):
 _CAPABILITIES: Final = [bit.name or "" for bit in Capability if bit & OFFERED]
 
 
-class _ConnectionOption(click.Option):
-    """An option that stands in the help under a title of its own."""
-
-
-class Command(click.Command):
-    """A command whose help shows its own options first and those of the connection after them."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection options": []}
-        for option in self.get_params(ctx):
-            shown = option.get_help_record(ctx) if isinstance(option, click.Option) else None
-            if shown is not None:
-                sections["Connection options" if isinstance(option, _ConnectionOption) else "Options"].append(shown)
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-
-
-class Group(click.Group):
-    """A group of such commands, and of such groups."""
-
-    command_class = Command
-    group_class = type
-
-
-connection_option: Final = functools.partial(click.option, cls=_ConnectionOption)
 _OPTIONS: Final = (
     connection_option(
         "--dev",
@@ -385,21 +339,6 @@ def _notice(target: Target, event: ev.Event) -> None:
         click.echo(f"sidecar: first use: pinned authority {pinned} in {target.pins}", err=True)
     elif isinstance(event, ev.RenewalRefused):
         click.echo(f"sidecar: a renewal of the certificate was refused: {one_line(event.detail)}", err=True)
-
-
-def read_ready(dev: Path) -> dict[str, Any]:
-    """The ready line of the `sidecar dev` that runs in this directory."""
-    try:
-        ready = json.loads((dev / "ready.json").read_bytes())
-    except FileNotFoundError:
-        raise CommandFailed(
-            f"no development run in {dev}; start it with: sidecar dev --dir {dev}", Exit.NO_CONNECTION
-        ) from None
-    except ValueError:
-        ready = None
-    if not isinstance(ready, dict) or "coordinator" not in ready or "workloads" not in ready:
-        raise click.UsageError(f"{dev / 'ready.json'} is not the ready line of a `sidecar dev`")
-    return ready
 
 
 def _workload(ready: dict[str, Any], name: str) -> dict[str, Any]:

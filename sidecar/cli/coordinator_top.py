@@ -16,8 +16,8 @@ from typing import Final, NoReturn, Protocol
 
 import click
 
+from sidecar.cli.connection_options import Command, FiniteType
 from sidecar.cli.coordinator_stats import EXIT_HELP, Look, admin_options, admin_socket, document_line, look, rates
-from sidecar.cli.coordinator_target import Command, FiniteType
 from sidecar.cli.coordinator_top_view import Line, fitted, painted, silent, view
 from sidecar.cli.main import one_line
 from sidecar.ops.admin import CannotAsk

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from sidecar.cli import coordinator_show as show
+from sidecar.cli.connection_options import Group
 from sidecar.cli.coordinator_outcome import ids_of, leave, operation_of, print_json, show_outcome
 from sidecar.cli.coordinator_target import (
     EXIT_HELP,
     Exit,
-    Group,
     HexType,
     Target,
     connection_options,

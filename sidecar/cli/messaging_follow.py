@@ -11,7 +11,7 @@ import click
 
 from sidecar.app.conversation import Conversation, Event, Notices, Said, observed
 from sidecar.app.direct import directs
-from sidecar.cli.coordinator_target import FiniteType
+from sidecar.cli.connection_options import FiniteType
 from sidecar.cli.messaging_target import Target
 from sidecar.cli.messaging_view import show
 from sidecar.rails.messaging.channel import Past

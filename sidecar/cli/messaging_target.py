@@ -16,7 +16,7 @@ import uvloop
 
 from sidecar.app.access import Access
 from sidecar.app.principals import principals
-from sidecar.cli.coordinator_target import Command, CommandFailed, FiniteType, Group, connection_option, read_ready
+from sidecar.cli.connection_options import Command, CommandFailed, FiniteType, Group, connection_option, read_ready
 from sidecar.cli.main import INTERRUPTED, one_line
 from sidecar.cli.messaging_errors import EXPECTED, explain
 from sidecar.cli.space_options import BrokerType

@@ -15,7 +15,7 @@ import click
 from sidecar.app import principals as work
 from sidecar.app.principal_records import Wanted
 from sidecar.app.spaces import open_space
-from sidecar.cli.coordinator_target import FiniteType
+from sidecar.cli.connection_options import FiniteType
 from sidecar.cli.main import ExplainedGroup
 from sidecar.cli.space_options import json_option, needed, root_option, server_option
 from sidecar.rails.names.errors import InvalidName

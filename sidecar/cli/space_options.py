@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from sidecar.app.spaces import check_url
-from sidecar.cli.coordinator_target import CommandFailed, read_ready
+from sidecar.cli.connection_options import CommandFailed, read_ready
 from sidecar.cli.main import REFUSED
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

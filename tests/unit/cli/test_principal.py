@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from sidecar.app.spaces import SpaceFailed
 from sidecar.base.safefile import write_private
-from sidecar.cli.coordinator_target import CommandFailed
+from sidecar.cli.connection_options import CommandFailed
 from sidecar.cli.principal import command
 
 

@@ -148,8 +148,13 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
         [*sidecar, "serve", "--config", str(provisioned.serve_config)],
         layout.log / "serve.log",
     )
-    await asyncio.gather(supervisor.start(nats), supervisor.start(witness))
     dev = Dev(layout, provisioned, broker, serve, nats)
+
+    def broker_back(_: Child) -> None:  # it has another pid now
+        if dev.ready:
+            _publish(dev)
+
+    await asyncio.gather(supervisor.start(nats, broker_back), supervisor.start(witness))
     kept = False
 
     def refresh(child: Child) -> None:

@@ -118,8 +118,12 @@ class Link:
 
     def _unmade(self, error: Exception) -> Said:
         """Why there is no link, from the error of the attempt."""
-        if isinstance(error, TimeoutError | OSError | nats.errors.NoServersError):
-            return Said(Fault.UNREACHABLE, type(error).__name__)
+        if isinstance(error, TimeoutError):
+            return Said(Fault.UNREACHABLE, "the broker does not answer")
+        if isinstance(error, nats.errors.NoServersError):
+            return Said(Fault.UNREACHABLE, "no broker answers there")
+        if isinstance(error, OSError):
+            return Said(Fault.UNREACHABLE, error.strerror or type(error).__name__)
         said = classify(str(error))
         return Said(Fault.DROPPED, said.text) if said.fault is Fault.LOST else said
 

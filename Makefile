@@ -26,8 +26,10 @@ $(VENV)/.deps: requirements/dev.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@
 
+# compat: a program that lies beside a checkout with the name `sidecar` would import that directory and not the package
 $(VENV)/.package: $(VENV)/.deps pyproject.toml
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--config-settings editable_mode=compat -e .
 	@touch $@
 
 $(VENV)/.cext: $(VENV)/.package $(CEXT)

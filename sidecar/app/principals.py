@@ -166,7 +166,8 @@ def renew(root: Path, space: str, principal: Principal, seconds: int | None = No
     with _only(directory):
         record = principal_info(root, info.name, principal).record
         if record.stage is not Stage.ACTIVE:
-            raise SpaceFailed(f"{principal.dot} is {record.stage}; there are no creds to renew")
+            text = f"{principal.dot} is {record.stage}; it has no creds to renew; make some: sidecar principal add"
+            raise SpaceFailed(text)
         account = SpaceTrust.open(root / "spaces" / info.name, info.name, os.urandom)
         _mint(account, info.form, shelf, record, seconds)
     return _info(shelf, record)

@@ -24,6 +24,7 @@ from sidecar.rails.space.holder import Holder, Profile
 from sidecar.rails.space.trust import new_user
 from tests.e2e.delivery_rig import Daemon, Rig, rig, store_of
 from tests.e2e.durable_reads import life
+from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE, clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -92,9 +93,10 @@ async def test_a_plane_that_dies_at_a_step_goes_on_from_there(here: Rig, loop: s
         await members(here, daemon, channel, *actors)
         await daemon.idle()
     wanted = await posted(here, channel, POSTS)
-    async with here.daemon(**{"at" if loop == "fanout" else "reader_at": crash.at}) as dying:
+    at, reader_at = (crash.at, None) if loop == "fanout" else (None, crash.at)
+    async with here.daemon(at=at, reader_at=reader_at) as dying:
         with pytest.raises(Crashed):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(EVENT_SECONDS):
                 await dying.task
     async with here.daemon() as daemon:
         await daemon.idle()

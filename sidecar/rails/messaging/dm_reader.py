@@ -19,7 +19,7 @@ from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.envelopes.receive import Received, Rejected
 from sidecar.rails.messaging.durables import From, judge
-from sidecar.rails.messaging.intake import HeldCopy, IntakeClosed, Source
+from sidecar.rails.messaging.intake import HeldCopy, Intake, IntakeClosed
 
 
 class Direct(NamedTuple):
@@ -45,7 +45,7 @@ class DmReader:
     """Direct messages of one lifecycle, each judged before anybody sees it (C8-38)."""
 
     def __init__(
-        self, intake: Source, *, mediated: bool = False, metrics: Metrics | None = None, log: Log | None = None
+        self, intake: Intake, *, mediated: bool = False, metrics: Metrics | None = None, log: Log | None = None
     ) -> None:
         """``intake`` reads the durable of direct messages, raw or mediated."""
         if intake.durable.source is not From.DM:

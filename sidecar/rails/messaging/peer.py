@@ -45,7 +45,7 @@ from sidecar.rails.messaging.heartbeat import Heartbeat, OwnPresence
 from sidecar.rails.messaging.history import Frames, History, MediatedHistory, RawHistory
 from sidecar.rails.messaging.identity import Identity
 from sidecar.rails.messaging.inbox import Delivered, Inbox, InboxClosed
-from sidecar.rails.messaging.intake import RawIntake, Source
+from sidecar.rails.messaging.intake import Intake, RawIntake
 from sidecar.rails.messaging.mediated_intake import MediatedIntake
 from sidecar.rails.messaging.membership import Join, Standing
 from sidecar.rails.messaging.notices import Notices, mediated_lease, raw_lease
@@ -240,7 +240,7 @@ class Peer:
             log=self._log,
         )
 
-    def _intake(self, durable: Durable) -> Source:
+    def _intake(self, durable: Durable) -> Intake:
         seen: dict[str, Any] = {"clock": self._clock, "metrics": self.metrics, "log": self._log}
         if self.identity.form is Form.MEDIATED:
             return MediatedIntake(self.connection, self._caller, durable, entropy=self._entropy, **seen)

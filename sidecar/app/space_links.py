@@ -109,7 +109,8 @@ async def connected(url: str, token: str, key: KeyPair) -> AsyncIterator[Client]
         await client.close()
         raise SpaceFailed(f"no connection to {url}: {error}; does the broker trust this directory?") from None
     except OSError as error:
-        raise SpaceFailed(f"no connection to {url}: {error.strerror or error}") from None
+        why = "the broker does not answer" if isinstance(error, TimeoutError) else error.strerror or error
+        raise SpaceFailed(f"no connection to {url}: {why}") from None
     try:
         said: dict[str, Any] = client._server_info  # the client shows the version only in parts
         if faults := floor_faults(said.get("version"), said.get("max_payload")):

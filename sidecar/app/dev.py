@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sidecar.app.broker import Broker, prepare_broker
-from sidecar.app.dev_spaces import SPACES, keep_creds, make_spaces, write_delivery_config
+from sidecar.app.dev_spaces import SPACES, keep_creds, make_spaces, spaces_stand, write_delivery_config
 from sidecar.app.layout import Layout, find_nats_server
 from sidecar.app.provision import Provisioned, keep_metrics_address, provision
 from sidecar.app.supervisor import Child, ChildFailed, Supervisor
@@ -186,7 +186,6 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
 async def _start_spaces(dev: Dev, supervisor: Supervisor) -> None:
     """The spaces, and the process that delivers in them."""
     root, config = dev.layout.nats, dev.layout.conf / "delivery.json"
-    dev.spaces = await make_spaces(root, dev.broker.url)
     write_delivery_config(config, root, dev.broker.url)
     delivery = Child(
         "delivery",
@@ -199,6 +198,10 @@ async def _start_spaces(dev: Dev, supervisor: Supervisor) -> None:
         if dev.ready:
             _publish(dev)
 
+    if spaces_stand(root):
+        dev.spaces, _ = await asyncio.gather(make_spaces(root, dev.broker.url), supervisor.start(delivery, refresh))
+        return
+    dev.spaces = await make_spaces(root, dev.broker.url)
     await supervisor.start(delivery, refresh)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sidecar.app.principal_records import Wanted
 from sidecar.app.principals import PrincipalInfo, add, default_seconds, derived_owner, renew
 from sidecar.app.space_links import SpaceFailed
-from sidecar.app.spaces import create_space, open_space
+from sidecar.app.spaces import create_space, open_space, spaces
 from sidecar.base.safefile import UnsafeFile, write_private
 from sidecar.rails.names import inboxes
 from sidecar.rails.names.principals import Principal
@@ -48,19 +48,21 @@ MEMBERS: Final = {
 async def make_spaces(root: Path, url: str) -> dict[str, Any]:
     """Make or finish the spaces and everybody in them; what the ready line says of each. Identities are kept from
     start to start, creds are fresh. Raises SpaceFailed, UnsafeFile, OSError."""
-    told = {}
-    for name, form in SPACES.items():
-        await create_space(root, name, form, url)
-        found = {}
-        async with open_space(root, name, url) as space:
-            for actor, member in MEMBERS.items():
-                found[actor] = _told(await add(space, _wanted(root, name, actor, member)))
-        told[name] = {
-            "form": form.value,
-            "creds": {actor: one["creds"] for actor, one in found.items()},
-            "principals": found,
-        }
-    return told
+    made = await asyncio.gather(*(_make_space(root, name, form, url) for name, form in SPACES.items()))
+    return dict(zip(SPACES, made, strict=True))
+
+
+async def _make_space(root: Path, name: str, form: Form, url: str) -> dict[str, Any]:
+    await create_space(root, name, form, url)
+    found = {}
+    async with open_space(root, name, url) as space:
+        for actor, member in MEMBERS.items():
+            found[actor] = _told(await add(space, _wanted(root, name, actor, member)))
+    return {
+        "form": form.value,
+        "creds": {actor: one["creds"] for actor, one in found.items()},
+        "principals": found,
+    }
 
 
 def _wanted(root: Path, space: str, actor: str, member: Member) -> Wanted:
@@ -85,6 +87,11 @@ def _told(info: PrincipalInfo) -> dict[str, str]:
         "creds": os.fspath(info.creds),
         "inbox_prefix": inboxes.INBOX.build(connection=str(info.user)),
     }
+
+
+def spaces_stand(root: Path) -> bool:
+    """Whether an earlier start has made every space: what delivers in them need not wait until they are proved."""
+    return {info.name for info in spaces(root)} >= SPACES.keys()
 
 
 def write_delivery_config(path: Path, root: Path, url: str) -> None:

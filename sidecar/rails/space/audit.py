@@ -7,6 +7,7 @@ approval; each finding names the row and the rule.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 from sidecar.rails.names import api, buckets, streams, subjects
@@ -101,7 +102,7 @@ def _reads(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator
     barred = _MAKERS.get(profile, (api.STREAM_CREATE, api.STREAM_UPDATE))
     rules.append(("makes or changes streams (C13.12-08)", _patterns(barred)))
     if profile in UNTRUSTED:
-        control = [one for stream in _CONTROL for one in _patterns(_READS, stream.stream(holder.space))]
+        control = tuple(one for stream in _CONTROL for one in _patterns(_READS, stream.stream(holder.space)))
         rules.append(("reads the control surface (C13.9-040)", control))
         rules.append(("deletes messages (C13.9-042)", _patterns((api.MESSAGE_DELETE,))))
     if profile in AGENTS and holder.form is Form.MEDIATED:
@@ -113,10 +114,11 @@ def _reads(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator
             )
 
 
-def _patterns(templates: Iterable[Template], stream: str | None = None) -> list[str]:
+@lru_cache(maxsize=256)
+def _patterns(templates: tuple[Template, ...], stream: str | None = None) -> tuple[str, ...]:
     """Every request of these kinds, on one stream or on any."""
     named = {} if stream is None else {"stream": stream}
-    return [one for template in templates for one in (template.filter(**named), template.subtree(**named))]
+    return tuple(one for template in templates for one in (template.filter(**named), template.subtree(**named)))
 
 
 def _senders(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:

@@ -104,8 +104,11 @@ class Connection:
         """Connect, however long that takes; bound it with ``asyncio.timeout``. Raises Stopped.
 
         ``minter`` is asked for credentials at the start, ahead of their end and after the broker refused them; all of
-        them are of one user key, which names the inbox.
+        them are of one user key, which names the inbox. TypeError for ``urls`` that is one text: each letter of it
+        would be taken for an address.
         """
+        if isinstance(urls, str):
+            raise TypeError("the addresses of brokers are a list of texts, not one text")
         connection = cls(urls, minter, policy, watch or Watch(), tls, clock, chance)
         connection._runner = asyncio.create_task(connection._run())
         try:

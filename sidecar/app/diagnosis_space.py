@@ -136,7 +136,7 @@ def judge_room(space: str, found: Mapping[str, Mapping[str, Any]], known: Consum
 
 def judge_lease(space: str, row: LeaseRow | None, age: float, old: float = OLD_LEASE_SECONDS) -> Finding:
     """Who holds the delivery plane; ``age`` is the time since the row was written, in seconds."""
-    why = "no durable copy is made, nobody joins durably, no anycast request is taken"
+    why = "no copies, durable joins or takes of requests; a mediated space's members read nothing that is stored"
     do = "start it: sidecar delivery --config FILE"
     if row is None:
         return Finding("lease", Level.FAIL, "nobody holds the delivery plane", why, do, space)

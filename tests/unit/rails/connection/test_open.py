@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NoReturn
 
 import pytest
@@ -13,6 +14,6 @@ async def never() -> NoReturn:
     raise AssertionError("nobody is asked for credentials")
 
 
-async def test_an_address_that_is_no_list_is_refused_at_once() -> None:
+def test_an_address_that_is_no_list_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="list of texts"):
-        await Connection.open("nats://127.0.0.1:4222", never)
+        asyncio.run(Connection.open("nats://127.0.0.1:4222", never))

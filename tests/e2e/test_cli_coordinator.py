@@ -28,14 +28,14 @@ ONE = "00000000000000000000000000000001"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cli"), certificate_seconds=3) as running:
+    with Cluster(tmp_path_factory.mktemp("cli"), certificate_seconds=10) as running:
         write_ready(running)
         yield running
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, certificate_seconds=2) as running:
+    with Cluster(tmp_path, certificate_seconds=5) as running:
         write_ready(running)
         yield running
 
@@ -279,12 +279,14 @@ def test_the_first_use_needs_a_witness_and_the_right_one(shared: Cluster, tmp_pa
     assert stat.S_IMODE(pins.stat().st_mode) == 0o600
 
 
-def test_a_server_that_stands_still_is_given_up_before_anything_was_sent(own: Cluster) -> None:
-    assert own.serve is not None
-    os.kill(own.serve.pid, signal.SIGSTOP)
-    one_line(cli("objective", "create", *dev(own), "--timeout", "0.3", "{}"), 3)
-    os.kill(own.serve.pid, signal.SIGCONT)
-    assert document(cli("snapshot", "--json", *dev(own)))["cut"] == 0
+def test_a_server_that_stands_still_is_given_up_before_anything_was_sent(tmp_path: Path) -> None:
+    with Cluster(tmp_path, certificate_seconds=60) as patient:  # it stands for as long as a command takes to start
+        write_ready(patient)
+        assert patient.serve is not None
+        os.kill(patient.serve.pid, signal.SIGSTOP)
+        one_line(cli("objective", "create", *dev(patient), "--timeout", "0.3", "{}"), 3)
+        os.kill(patient.serve.pid, signal.SIGCONT)
+        assert document(cli("snapshot", "--json", *dev(patient)))["cut"] == 0
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

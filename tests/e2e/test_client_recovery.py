@@ -27,7 +27,7 @@ from tests.e2e.cluster import Cluster
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, certificate_seconds=2) as running:
+    with Cluster(tmp_path, certificate_seconds=5) as running:
         yield running
 
 

@@ -11,8 +11,8 @@ CEXT := $(wildcard cext/*.pyx cext/*.pxd) setup.py
 ARGS ?=
 FUZZ_SECONDS ?= 120
 SOAK_SECONDS ?= 600
-# Most end-to-end tests wait for leases and processes, so more workers than cores; a file stays with one worker.
-WORKERS ?= 3
+# Most end-to-end tests wait for leases and processes; a file stays with one worker.
+WORKERS ?= 2
 
 .PHONY: help build run test lint interop fuzz soak bench annotate coverage sanitize clean
 

@@ -366,3 +366,16 @@ async def test_a_login_that_swallows_its_cancellation_does_not_outlive_the_close
             with pytest.raises(asyncio.CancelledError):
                 await opening
         assert ended.is_set()
+
+
+async def test_a_first_request_cancelled_before_its_inbox_is_placed_costs_the_next_nothing(tmp_path: Path) -> None:
+    async with room(tmp_path) as here, await here.owner().connect(here.broker) as connection:
+        async with connection._subscriptions.placing:
+            first = asyncio.create_task(connection.request("$JS.API.INFO"))
+            for _ in range(10):  # turns, until it waits for its place
+                await asyncio.sleep(0)
+            assert connection._mux is not None
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+        assert b"account_info" in (await connection.request("$JS.API.INFO")).data

@@ -264,11 +264,18 @@ class Connection:
         while True:
             await self._ready()
             if self._mux is None or self._mux.error is not None:
-                self._mux = Mux(f"{self.inbox}.r.*", self._subscriptions.remove)
-                await self._place(self._mux)
+                self._mux = mux = Mux(f"{self.inbox}.r.*", self._subscriptions.remove)
+                try:
+                    await self._place(mux)
+                except BaseException as error:
+                    # Also one that was cancelled before its turn to be placed: nobody else would ever place it.
+                    mux.fail(error if isinstance(error, ConnectionFault) else NotConnected(Fault.LOST, "not placed"))
+                    raise
             elif not self._mux.settled:
+                mux = self._mux
                 async with self._subscriptions.placing:
-                    pass
+                    if not mux.settled:  # whoever was placing it gave up
+                        mux.fail(NotConnected(Fault.LOST, "the inbox is placed no more"))
             else:
                 return self._mux
 

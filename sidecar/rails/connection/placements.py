@@ -31,19 +31,19 @@ class Placements:
     async def place(self, subscription: Subscription) -> None:
         """Put a new one on the link; the broker has taken it when this returns. Raises PermissionViolation,
         NotConnected, Stopped."""
-        async with self.placing:
-            self.placed[subscription] = {}
-            try:
+        try:
+            async with self.placing:
+                self.placed[subscription] = {}
                 with self._now().used() as link:
                     await self._put(subscription, link)
                     await link.settle()
                 if subscription.error is not None:
                     raise subscription.error
                 subscription.settled = True
-            except BaseException:
-                subscription.fail(SubscriptionClosed())
-                await self.remove(subscription)
-                raise
+        except BaseException:
+            subscription.fail(SubscriptionClosed())
+            await self.remove(subscription)
+            raise
 
     async def _put(self, subscription: Subscription, link: Link) -> None:
         def take(message: Msg) -> None:
@@ -63,9 +63,19 @@ class Placements:
     async def restore(self, link: Link) -> None:
         """Every subscription once on a new link; one that the broker refuses now ends for its owner. ``placing`` is
         held by the caller."""
-        waiting = [one for one in self.placed if one.error is None]
+        settled = waiting = [one for one in self.placed if one.error is None]
         for one in waiting:
             one.settled = False
+        try:
+            await self._restore(waiting, link)
+        except BaseException:
+            for one in settled:  # what stands on another link still stands there
+                one.settled = any(other is not link and not other.ended.done() for other in self.placed.get(one, ()))
+            raise
+        for one in [one for one in self.placed if one.error is not None]:
+            await self.remove(one)
+
+    async def _restore(self, waiting: list[Subscription], link: Link) -> None:
         while waiting:
             # Of two that the broker's violation could not tell apart only one is unsettled at a time.
             batch = {one.key: one for one in reversed(waiting)}
@@ -77,8 +87,6 @@ class Placements:
             for one in batch.values():
                 one.settled = True
                 one.nudge()
-        for one in [one for one in self.placed if one.error is not None]:
-            await self.remove(one)
 
     def overlap(self, link: Link) -> None:
         """A second link comes beside the one that is used."""

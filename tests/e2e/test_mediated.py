@@ -244,7 +244,7 @@ async def test_provenance_of_stored_bytes_is_handed_on(here: Town, desk: Desk, a
     """A frame that a read was made to put into an inbox is told from a publish by its headers."""
     await here.activate("prov")
     await alice.tell("prov", "p-1", **{headers.SEQUENCE: "7", headers.SUBJECT: "elsewhere"})
-    (frame,) = await desk.fetch("prov")
+    (frame,) = await desk.fetch("prov", wait=5000)
     assert (frame["headers"][headers.SEQUENCE], frame["headers"][headers.SUBJECT]) == ("7", "elsewhere")
 
 
@@ -258,7 +258,7 @@ async def test_a_role_is_read_by_those_whose_row_holds_it(here: Town, desk: Desk
     assert (await refused(desk.fetch("carol", "role", role=ROLE))).code == Code.PERMISSION_DENIED, "no row"
     await rig.acl("carol", roles=(ROLE,))
     sequence = await alice.request_role(ROLE, "r-1")
-    (frame,) = await desk.fetch("carol", "role", role=ROLE)
+    (frame,) = await desk.fetch("carol", "role", wait=5000, role=ROLE)
     assert frame["sequence"] == sequence
     assert (await refused(desk.fetch("carol", "role", role="tester"))).code == Code.PERMISSION_DENIED
     assert await desk.settle("carol", "nak", frame, source="role", role=ROLE) == [True]

@@ -18,7 +18,9 @@ ALLOWED: dict[str, set[str]] = {
     "sidecar.coordinator": {"sidecar.ops", "sidecar.base", "cext"},
     "sidecar.witness": {"sidecar.ops", "sidecar.base", "sidecar.coordinator.wire", "cext"},
     "sidecar.rails": {"sidecar.ops", "sidecar.base", "cext"},
+    "sidecar.bridge": {"sidecar.coordinator", "sidecar.rails", "sidecar.ops", "sidecar.base"},
     "sidecar.app": {
+        "sidecar.bridge",
         "sidecar.coordinator",
         "sidecar.witness",
         "sidecar.rails",
@@ -38,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
 
 # Cores: values in, values out. Time, entropy and I/O come in as arguments.
 CORES = [
+    "sidecar/bridge/pages.py",
     "sidecar/coordinator/wire",
     "sidecar/coordinator/engine",
     "sidecar/coordinator/machines",
@@ -52,6 +55,7 @@ CORES = [
     "sidecar/coordinator/client_snapshot.py",
     "sidecar/coordinator/client_stream.py",
     "sidecar/coordinator/client_trust.py",
+    "sidecar/coordinator/values.py",
     "sidecar/rails/connection/faults.py",
     "sidecar/rails/connection/ordered.py",
     "sidecar/rails/connection/overlap.py",

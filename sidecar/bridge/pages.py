@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from sidecar.base.strictjson import SAFE_INTEGER, canonical
 from sidecar.coordinator.client_events import Snapshot
-from sidecar.coordinator.client_trust import Standing
 from sidecar.coordinator.values import body_of
 from sidecar.coordinator.wire.enums import ObjectKind
 from sidecar.coordinator.wire.payloads import decode_record_payload
@@ -23,7 +22,7 @@ from sidecar.coordinator.wire.records import SnapshotRecord
 KINDS: Final = tuple(kind.name for kind in ObjectKind)
 MOST_ROWS: Final = 100
 DEFAULT_ROWS: Final = 50
-PAGE_BYTES: Final = 256 * 1024
+PAGE_BYTES: Final = 512 * 1024
 """Bytes of the rows of one page, canonical JSON; a row that alone has more is shown without its content."""
 KEY_BYTES: Final = 18
 _HEX16: Final = "[0-9a-f]{32}"
@@ -49,10 +48,6 @@ class Token(NamedTuple):
         standing = snapshot.standing
         told = (standing.epoch, standing.activation, snapshot.base, snapshot.digest)
         return told == (self.epoch, self.activation, self.cut, self.digest)
-
-    def past(self, standing: Standing) -> bool:
-        """Whether it is of another activation than this one: no cut of it can be read again."""
-        return (self.epoch, self.activation) != (standing.epoch, standing.activation)
 
 
 def read_token(text: str) -> Token:

@@ -28,7 +28,9 @@ from sidecar.coordinator.wire.records import OperationResult
 T = TypeVar("T")
 
 READING: Final = int(Scope.WORK_READ)
-"""All that the bridge ever asks for."""
+"""What the bridge asks for."""
+READING_ARTIFACTS: Final = int(Scope.WORK_READ | Scope.ARTIFACT_READ)
+"""What it asks for when it is to see manifests and evidence too; it never asks for more."""
 KEPT_CUTS: Final = 4
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Payload bytes of the cuts that are kept for their next page, all together."""
@@ -74,7 +76,7 @@ class _Kept(NamedTuple):
 
 
 class Source:
-    """One coordinator. ``connect`` makes a connection that asks for :data:`READING` alone."""
+    """One coordinator. ``connect`` makes a connection that asks for scopes that read alone."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[CoordinatorClient]], *, clock: Callable[[], Now] = system_now

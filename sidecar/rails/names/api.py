@@ -59,6 +59,7 @@ CONNECTED = Template(_API, "connected", "$SYS.ACCOUNT.<account>.CONNECT", "CB-11
 DISCONNECTED = Template(_API, "disconnected", "$SYS.ACCOUNT.<account>.DISCONNECT", "CB-117", "event")
 KICK = Template(_API, "kick", "$SYS.REQ.SERVER.<server>.KICK", "CB-118", "evictor")
 PING_VARZ = Template(_API, "server figures", "$SYS.REQ.SERVER.PING.VARZ", "C9", "doctor: version and limits")
+PING_STATSZ = Template(_API, "server statistics", "$SYS.REQ.SERVER.PING.STATSZ", "OPEN C13.1-f", "barrier: how many")
 PING_JSZ = Template(_API, "JetStream figures", "$SYS.REQ.SERVER.PING.JSZ", "C9", "doctor: streams and consumers")
 
 TEMPLATES = listed(globals())

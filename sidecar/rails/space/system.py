@@ -36,3 +36,15 @@ def doctor_permissions(inbox: str, accounts: Iterable[str]) -> Permissions:
 def evictor_permissions() -> Permissions:
     """End connections of any server, and nothing else (CB-118)."""
     return Permissions(Access((api.KICK.filter(),)), Access((inboxes.SYSTEM.subtree(),)))
+
+
+def barrier_permissions(account: str, inbox: str) -> Permissions:
+    """Void the credentials of one account and see that it is so at every server: push the account's token, look it up,
+    and list the account's connections (C13.1-035, OPEN C13.1-f). ``inbox`` is the filter of its reply inbox."""
+    asked = (
+        api.CLAIMS_UPDATE.build(),
+        api.CLAIMS_LOOKUP.build(account=account),
+        api.CONNECTIONS.build(account=account),
+        api.PING_STATSZ.build(),
+    )
+    return Permissions(Access(asked), Access((inbox,)))

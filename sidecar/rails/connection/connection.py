@@ -37,7 +37,7 @@ from sidecar.rails.connection.link import Endpoint, Link, LinkFault
 from sidecar.rails.connection.logins import OpenLogin
 from sidecar.rails.connection.placements import Placements
 from sidecar.rails.connection.policy import Again, Event, Policy, Recovery, State, after
-from sidecar.rails.connection.subscription import MAX_BYTES, MAX_MESSAGES, Mux, Subscription
+from sidecar.rails.connection.subscription import MAX_BYTES, MAX_MESSAGES, Mux, Subscription, Tap
 from sidecar.rails.connection.watch import Happening, Notice, Watch
 from sidecar.rails.names import headers as names
 from sidecar.rails.names import inboxes
@@ -184,6 +184,19 @@ class Connection:
                 await link.publish(subject, data, reply, headers)
                 yield call.answer
 
+    def begin(self, subject: str, data: bytes, reply: str) -> Call | None:
+        """What :meth:`exchange` does, if that needs no waiting; the call is open until :meth:`finish`. None: nothing
+        was done, and it is to be asked."""
+        call = self._calls.begin(subject)
+        if call is not None and not self.offer(subject, data, reply=reply):
+            self._calls.end(call)
+            return None
+        return call
+
+    def finish(self, call: Call) -> None:
+        """The end of a call that was begun."""
+        self._calls.end(call)
+
     async def ready(self) -> None:
         """Wait for a link. Raises NotSent when there is none for as long as a call may wait, or never again."""
         if not self.linked:
@@ -289,6 +302,13 @@ class Connection:
         subscription = Subscription(subject, queue, owner.remove, owner.slow, max_messages, max_bytes)
         await self._place(subscription)
         return subscription
+
+    async def tap(self, subject: str, give: Callable[[Msg], None], ended: Callable[[Exception], None]) -> Subscription:
+        """Subscribe for a function that is given each message as it comes, and told once what ended the subscription.
+        Raises as :meth:`subscribe` does."""
+        tap = Tap(subject, self._subscriptions.remove, give, ended)
+        await self._place(tap)
+        return tap
 
     @property
     def linked(self) -> bool:

@@ -130,6 +130,30 @@ class Subscription:
         await self._remove(self)
 
 
+class Tap(Subscription):
+    """A subscription whose messages go to a function as they come, without a queue. ``ended`` hears of its end once;
+    neither may raise."""
+
+    def __init__(
+        self,
+        subject: str,
+        remove: Callable[[Subscription], Awaitable[None]],
+        give: Callable[[Msg], None],
+        ended: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(subject, "", remove, lambda *_: None, 1, 0)
+        self._give, self._ended = give, ended
+
+    def _put(self, message: Msg) -> None:
+        self._give(message)
+
+    def fail(self, error: Exception) -> None:
+        first = self.error is None
+        super().fail(error)
+        if first:
+            self._ended(error)
+
+
 class Mux(Subscription):
     """The subscription of replies: they go to the calls that wait for them."""
 

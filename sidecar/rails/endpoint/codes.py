@@ -89,11 +89,20 @@ class Refusal(Exception):  # noqa: N818 - the field's word
 
 
 class CallError(Exception):
-    """A call that gave no data. ``outcome`` tells whether it may be repeated: NOT_EXECUTED says that it may."""
+    """A call that gave no data. ``outcome`` tells whether it may be repeated: NOT_EXECUTED says that it may.
 
-    def __init__(self, code: str, message: str, outcome: Outcome) -> None:
+    ``endpoint``, ``command`` and ``id`` are those of the request, empty where there was none; ``details`` are the
+    refusal's own, or what the caller found (C13.3-37).
+    """
+
+    def __init__(self, code: str, message: str, outcome: Outcome, details: Details = ()) -> None:
         super().__init__(f"{code}: {message}")
-        self.code, self.message, self.outcome = code, message, outcome
+        self.code, self.message, self.outcome, self.details = code, message, outcome, tuple(details)
+        self.endpoint = self.command = self.id = ""
+
+    def has(self, kind: str) -> bool:
+        """Whether one of the details is of this kind."""
+        return any(one.get("kind") == kind for one in self.details)
 
 
 class CallRefused(CallError):  # noqa: N818 - the field's word
@@ -111,9 +120,14 @@ class CallRefused(CallError):  # noqa: N818 - the field's word
         instance: str = "",
         epoch: int = 0,
     ) -> None:
-        super().__init__(code, message, outcome)
-        self.details, self.instance, self.epoch = tuple(details), instance, epoch
+        super().__init__(code, message, outcome, details)
+        self.instance, self.epoch = instance, epoch
 
 
 class CallFailed(CallError):  # noqa: N818 - the field's word
     """The caller itself gave the call up: deadline, nobody there, permission, connection, or a reply that is none."""
+
+
+def unsent(code: Code, message: str, details: Details = ()) -> CallFailed:
+    """Refused before publication: nothing was executed (C13.3-47)."""
+    return CallFailed(code, message, Outcome.NOT_EXECUTED, details)

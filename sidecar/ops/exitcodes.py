@@ -59,6 +59,43 @@ _COMMAND_HELP = {
 }
 
 
+class CallCode(IntEnum):
+    """Why a command at an endpoint ended. Those of ``CommandCode`` mean the same; what a call may have done is told
+    apart, so that a script knows what it may repeat."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    NO_CONNECTION = 3
+    CREDENTIALS = 4
+    UNKNOWN = 5
+    EXECUTED = 6
+    PARTIAL = 7
+    INTERRUPTED = 130
+
+    @property
+    def help_text(self) -> str:
+        return _CALL_HELP[self]
+
+
+_CALL_HELP = {
+    CallCode.OK: "answered; or stopped with Ctrl-C, where that is the way to end it",
+    CallCode.REFUSED: "refused, and not executed: by the broker, the endpoint, or because there is no such thing",
+    CallCode.USAGE: "wrong usage: arguments that the command does not take, an unsafe or unreadable creds file",
+    CallCode.NO_CONNECTION: "no connection, or nobody serves the endpoint: not executed; run it again later",
+    CallCode.CREDENTIALS: "the credential has ended, or the broker does not take it",
+    CallCode.UNKNOWN: "the outcome is unknown: it may have had its effect; look before you repeat it",
+    CallCode.EXECUTED: "executed, and then refused: it had its effect and has no result",
+    CallCode.PARTIAL: "scatter: not every instance answered; those that did are shown",
+    CallCode.INTERRUPTED: "ended by Ctrl-C or SIGTERM; the line says whether anything was sent",
+}
+
+
+def call_documentation() -> str:
+    """The same table for the commands of endpoints."""
+    return "\n".join(f"{code.value:>3}  {code.help_text}" for code in CallCode)
+
+
 def command_documentation() -> str:
     """The same table for the commands of the messaging plane."""
     return "\n".join(f"{code.value:>3}  {code.help_text}" for code in CommandCode)

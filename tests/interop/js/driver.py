@@ -1,4 +1,4 @@
-"""The JavaScript peer as a process: commands as JSON lines, events in the order in which it surfaced them."""
+"""A JavaScript program as a process: commands as JSON lines, events in the order in which it surfaced them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ _LINE = 4 * 1024 * 1024
 
 
 class JsFailed(Exception):  # noqa: N818 - what happened
-    """The peer's client raised; the text is its error."""
+    """The program raised; the text is its error."""
 
 
-class JsPeer:
-    """One member, in its own process."""
+class JsProgram:
+    """One script of this directory, in its own process. Its first command is ``connect`` with ``options``, if any."""
 
-    def __init__(self, url: str, space: str, creds: Path, lifecycle: Lifecycle) -> None:
-        self._options = {"url": url, "space": space, "creds": str(creds), **lifecycle.names}
-        self.id = lifecycle.principal.dot
+    def __init__(self, script: str, options: dict[str, Any] | None = None) -> None:
+        self._script, self._options = script, options
         self.events: list[dict[str, Any]] = []
         self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -36,14 +35,15 @@ class JsPeer:
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
             "node",
-            str(HERE / "peer.mjs"),
+            str(HERE / self._script),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE,
         )
         self._reading = asyncio.create_task(self._read(self._process))
         try:
-            await self.do("connect", **self._options)
+            if self._options is not None:
+                await self.do("connect", **self._options)
         except BaseException:
             await self._end()
             raise
@@ -100,6 +100,14 @@ class JsPeer:
             while not met(self.events):
                 self._changed.clear()
                 await self._changed.wait()
+
+
+class JsPeer(JsProgram):
+    """One member of a space."""
+
+    def __init__(self, url: str, space: str, creds: Path, lifecycle: Lifecycle) -> None:
+        super().__init__("peer.mjs", {"url": url, "space": space, "creds": str(creds), **lifecycle.names})
+        self.id = lifecycle.principal.dot
 
     def messages(self, kind: str) -> list[dict[str, Any]]:
         """What it surfaced of one kind."""

@@ -128,6 +128,10 @@ class Source:
             raise CutGone
         return read
 
+    async def alive(self) -> Welcome:
+        """The handshake of the activation that answers now. Raises Unread."""
+        return (await self._read(lambda client: client.ping())).welcome
+
     async def operation(self, operation: OperationId) -> Read[OperationResult]:
         """What became of a command of this key. Raises Unread."""
         return await self._read(lambda client: client.operation(operation))

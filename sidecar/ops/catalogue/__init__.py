@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.ops.catalogue import coordinator, daemon, delivery, endpoint, messaging, nats, presence
+from sidecar.ops.catalogue import bridge, coordinator, daemon, delivery, endpoint, messaging, nats, presence
 from sidecar.ops.metric import Metric
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
@@ -15,4 +15,5 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
     *delivery.METRICS,
     *daemon.METRICS,
     *endpoint.METRICS,
+    *bridge.METRICS,
 )

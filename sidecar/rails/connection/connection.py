@@ -15,7 +15,7 @@ import contextlib
 import functools
 import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -306,9 +306,21 @@ class Connection:
     async def tap(self, subject: str, give: Callable[[Msg], None], ended: Callable[[Exception], None]) -> Subscription:
         """Subscribe for a function that is given each message as it comes, and told once what ended the subscription.
         Raises as :meth:`subscribe` does."""
-        tap = Tap(subject, self._subscriptions.remove, give, ended)
-        await self._place(tap)
+        (tap,) = await self.taps([(subject, "", ended)], give)
         return tap
+
+    async def taps(
+        self, wanted: Iterable[tuple[str, str, Callable[[Exception], None]]], give: Callable[[Msg], None]
+    ) -> list[Subscription]:
+        """As :meth:`tap` for several at once, in two round trips for all: subject, queue group, and who hears of the
+        end of each. None of them stands when this raises."""
+        taps = [Tap(subject, self._subscriptions.remove, give, ended, queue) for subject, queue, ended in wanted]
+        await self._place(*taps)
+        return list(taps)
+
+    async def drain(self, subscriptions: Sequence[Subscription]) -> None:
+        """End some subscriptions; what the broker had sent on them has come in when this returns."""
+        await self._subscriptions.drain(subscriptions)
 
     @property
     def linked(self) -> bool:
@@ -352,9 +364,9 @@ class Connection:
         """Count, log and notice a fault that a reader above this connection found."""
         self._watch.fault(said)
 
-    async def _place(self, subscription: Subscription) -> None:
+    async def _place(self, *subscriptions: Subscription) -> None:
         await self._bounded(self._ready())
-        await self._subscriptions.place(subscription)
+        await self._subscriptions.place(*subscriptions)
 
     # ---- what the links say ----
 

@@ -72,10 +72,12 @@ class KeyValue:
 
     async def get(self, key: str) -> Entry | None:
         """The value; None when the key never had one or is deleted. Raises Unreadable."""
-        entry = await self._last(key)
+        entry = await self.newest(key)
         return None if entry is None or entry.deleted else entry
 
-    async def _last(self, key: str) -> Entry | None:
+    async def newest(self, key: str) -> Entry | None:
+        """What stands at a key, a marker too, whose revision the next write names; None for one that was never written.
+        Raises Unreadable."""
         subject = api.MESSAGE_GET.build(stream=self._stream)
         body = orjson.dumps({"last_by_subj": self._subject(key)})
         try:
@@ -107,7 +109,7 @@ class KeyValue:
             try:
                 return await self._write(key, value, {headers.EXPECTED_LAST_SEQUENCE: str(revision)})
             except WrongSequence:
-                last = await self._last(key)
+                last = await self.newest(key)
                 if last is not None and not last.deleted:
                     break
                 revision = 0 if last is None else last.revision

@@ -216,6 +216,10 @@ class Link:
         self._client.deliver(placed._id, take)
         return placed
 
+    async def drained(self, placed: ClientSubscription) -> None:
+        """Unsubscribe; what the broker had sent before has been taken when this returns. Raises NotConnected."""
+        await self._guarded(placed.drain())  # type: ignore[no-untyped-call]
+
     async def settle(self) -> None:
         """Return when the broker has answered everything that was sent before; callers share round trips."""
         while self._under_way and self._window is not None and not self._window.done():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
@@ -28,21 +28,22 @@ class Placements:
         """Held while subscriptions are put on a link."""
         self._now, self._watch = now, watch
 
-    async def place(self, subscription: Subscription) -> None:
-        """Put a new one on the link; the broker has taken it when this returns. Raises PermissionViolation,
-        NotConnected, Stopped."""
+    async def place(self, *subscriptions: Subscription) -> None:
+        """Put new ones on the link; the broker has taken all of them when this returns, or none stands. Raises
+        PermissionViolation, NotConnected, Stopped."""
         try:
             async with self.placing:
-                self.placed[subscription] = {}
+                for one in subscriptions:
+                    self.placed[one] = {}
                 with self._now().used() as link:
-                    await self._put(subscription, link)
-                    await link.settle()
-                if subscription.error is not None:
-                    raise subscription.error
-                subscription.settled = True
+                    await self._restore(list(subscriptions), link)
+                for one in subscriptions:
+                    if one.error is not None:
+                        raise one.error
         except BaseException:
-            subscription.fail(SubscriptionClosed())
-            await self.remove(subscription)
+            for one in subscriptions:
+                one.fail(SubscriptionClosed())
+                await self.remove(one)
             raise
 
     async def _put(self, subscription: Subscription, link: Link) -> None:
@@ -59,6 +60,16 @@ class Placements:
             if not link.ended.done():
                 with contextlib.suppress(Exception):  # the link may end at any moment, which unsubscribes as well
                     await placed.unsubscribe()
+
+    async def drain(self, subscriptions: Sequence[Subscription]) -> None:
+        """Their owner wants no more of them, but all that the broker has sent."""
+        async with self.placing:  # no new link may be given what goes
+            placed = [one for each in subscriptions for one in self.placed.pop(each, {}).items()]
+            await asyncio.gather(
+                *(link.drained(one) for link, one in placed if not link.ended.done()), return_exceptions=True
+            )
+        for one in subscriptions:
+            one.fail(SubscriptionClosed())
 
     async def restore(self, link: Link) -> None:
         """Every subscription once on a new link; one that the broker refuses now ends for its owner. ``placing`` is

@@ -140,8 +140,9 @@ class Tap(Subscription):
         remove: Callable[[Subscription], Awaitable[None]],
         give: Callable[[Msg], None],
         ended: Callable[[Exception], None],
+        queue: str = "",
     ) -> None:
-        super().__init__(subject, "", remove, lambda *_: None, 1, 0)
+        super().__init__(subject, queue, remove, lambda *_: None, 1, 0)
         self._give, self._ended = give, ended
 
     def _put(self, message: Msg) -> None:

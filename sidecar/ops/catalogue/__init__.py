@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.ops.catalogue import bridge, coordinator, daemon, delivery, endpoint, messaging, nats, presence
+from sidecar.ops.catalogue import (
+    bridge,
+    coordinator,
+    daemon,
+    delivery,
+    endpoint,
+    messaging,
+    nats,
+    presence,
+    registration,
+)
 from sidecar.ops.metric import Metric
 
 CATALOGUE: Final[tuple[Metric, ...]] = (
@@ -15,5 +25,6 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
     *delivery.METRICS,
     *daemon.METRICS,
     *endpoint.METRICS,
+    *registration.METRICS,
     *bridge.METRICS,
 )

@@ -15,6 +15,9 @@ from sidecar.rails.names.limits import MAX_SUBJECT
 from sidecar.rails.names.template import Template
 from sidecar.rails.names.tokens import TAIL, WILDCARD
 
+LISTING_DOMAIN = "cotal.listing.v1"
+"""Begins the preimage of a listing token (C13.15-30)."""
+
 _ROW = re.compile(r"(?:(?:[^.\s*>]+|\*)\.)*(?:[^.\s*>]+|\*|>)")
 _QUEUE = re.compile(r"[^\s*>]+")
 _ROOT = f"{subjects.SPACE.parts[0].literals[0]}."

@@ -40,6 +40,9 @@ TAG_LIFECYCLE = Template(
     Kind.SERIAL, "JWT tag lifecycle", "lifecycle:<owner>.<actor>.<uid>", "OPEN C2-b", "which durables are its own"
 )
 TAG_ROLE = Template(Kind.SERIAL, "JWT tag role", "role:<role>", "OPEN C2-b", "one for each role of the holder")
+TAG_ENDPOINT = Template(Kind.SERIAL, "JWT tag endpoint", "endpoint:<endpoint>", "C13.9-019", "which endpoint it serves")
+TAG_INSTANCE = Template(Kind.SERIAL, "JWT tag instance", "instance:<instance>", "C13.9-019", "as which instance")
+TAG_EPOCH = Template(Kind.SERIAL, "JWT tag epoch", "epoch:<epoch:number>", "C13.9-020", "at which process epoch")
 SUPERVISOR_ACTOR = Template(Kind.SERIAL, "supervisor actor", "manager_<instance>", "C6.1-23", "of a remote manager")
 SERVING_ACTOR = Template(
     Kind.SERIAL, "serving actor", "manager_serve_<instance>", "13.16", "of a remote manager's service endpoint"

@@ -148,7 +148,15 @@ _GRAMMARS = (
     Grammar("stream", f"{_WORD}+", _WORD, MAX_NAME, "C8"),
     Grammar("consumer", f"{_WORD}+", _WORD, MAX_NAME, "C8-27"),
     Grammar("bucket", f"{_WORD}+", _WORD, MAX_NAME, "C8-69"),
-    Grammar("key", r"[A-Za-z0-9_/=-]+(?:\.[A-Za-z0-9_/=-]+)*", "[A-Za-z0-9_/=.-]", MAX_SUBJECT, "D3", dotted=True),
+    Grammar(
+        "key",
+        r"[A-Za-z0-9_/=-]+(?:\.[A-Za-z0-9_/=-]+)*",
+        "[A-Za-z0-9_/=.-]",
+        MAX_SUBJECT,
+        "D3",
+        dotted=True,
+        pattern=r"(?:(?:[A-Za-z0-9_/=-]+|\*)\.)*(?:[A-Za-z0-9_/=-]+|\*|>)",
+    ),
     Grammar(
         # What a consumer filters on, or one stored subject that is asked for: any concrete subject or pattern.
         "filter",

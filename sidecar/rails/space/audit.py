@@ -10,18 +10,21 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from sidecar.rails.names import api, buckets, streams, subjects
+from sidecar.rails.names import api, buckets, endpoint, planes, streams, subjects
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.grants import check_row, covers, overlaps
 from sidecar.rails.names.template import Template
-from sidecar.rails.names.tokens import TAIL, WILDCARD
+from sidecar.rails.names.tokens import MODES, TAIL, WILDCARD
 from sidecar.rails.space.claims import Access, Permissions
-from sidecar.rails.space.holder import Form, Holder, Profile
+from sidecar.rails.space.evidence import horizon_of, listing_token
+from sidecar.rails.space.holder import SERVING, Form, Holder, Profile
 from sidecar.rails.space.matrix import rows_of
-from sidecar.rails.space.rows import Direction
+from sidecar.rails.space.rows import DESCRIBE, Direction
 
 AGENTS: Final = (Profile.AGENT, Profile.DM_READER)
-UNTRUSTED: Final = (*AGENTS, Profile.OBSERVER, Profile.ADMIN, Profile.OPERATOR)
+UNTRUSTED: Final = (*AGENTS, Profile.OBSERVER, Profile.ADMIN, Profile.OPERATOR, Profile.ENDPOINT)
+_CALLERS: Final = (*AGENTS, Profile.OPERATOR, Profile.ENDPOINT)
+"""Profiles that publish requests, which name their sender."""
 
 _CREATES: Final = (api.CONSUMER_CREATE, api.CONSUMER_CREATE_NAMED, api.DURABLE_CREATE)
 _READS: Final = (*_CREATES, api.CONSUMER_NEXT, api.MESSAGE_GET, api.DIRECT_GET, api.DIRECT_GET_LAST)
@@ -42,6 +45,8 @@ _CONTROL: Final = (
     buckets.SESSIONS,
     buckets.MANAGER,
 )
+_KEPT: Final = (*streams.CONTROL, buckets.RECORDS, buckets.AUTH, buckets.ISSUED, buckets.ACCEPTED, buckets.ADMISSION)
+"""Streams of which no message is ever removed by hand (C13.12-22, C13.12-24)."""
 _REMOVED: Final = ("ctl", "control")
 
 
@@ -52,7 +57,10 @@ def audit(profile: Profile, holder: Holder, granted: Permissions) -> list[str]:
         *_access("subscribe", profile, holder, granted.subscribe),
         *_holes(granted.subscribe),
         *_reads(profile, holder, granted.publish.allow),
+        *_control(profile, holder, granted.publish.allow),
         *_senders(profile, holder, granted.publish.allow),
+        *_modes(profile, holder, granted.publish.allow),
+        *_rails(profile, holder, granted),
     ]
 
 
@@ -105,10 +113,13 @@ def _reads(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator
         control = tuple(one for stream in _CONTROL for one in _patterns(_READS, stream.stream(holder.space)))
         rules.append(("reads the control surface (C13.9-040)", control))
         rules.append(("deletes messages (C13.9-042)", _patterns((api.MESSAGE_DELETE,))))
+    kept = tuple(one for stream in _KEPT for one in _patterns((api.MESSAGE_DELETE,), stream.stream(holder.space)))
+    rules.append(("removes what is kept for good (C13.12-24)", kept))
     if profile in AGENTS and holder.form is Form.MEDIATED:
         rules.append(("has the broker send stored bytes anywhere (C9-47)", _patterns((*_READS, api.ACK))))
+    own = _listed(holder)
     for row in publish:
-        if row.startswith("$"):
+        if row.startswith("$") and row != own:
             yield from (
                 f"publish {row}: {rule}" for rule, patterns in rules if any(overlaps(row, one) for one in patterns)
             )
@@ -121,19 +132,96 @@ def _patterns(templates: tuple[Template, ...], stream: str | None = None) -> tup
     return tuple(one for template in templates for one in (template.filter(**named), template.subtree(**named)))
 
 
+def _listed(holder: Holder) -> str:
+    """The one stored row that a caller reads itself: the accepted row of its own listing generation (C13.15-29)."""
+    if holder.listing is None:
+        return ""
+    token = listing_token(holder.connection, horizon_of(holder.listing))
+    key = buckets.ACCEPTED.subject(holder.space, buckets.ACCEPTED_KEY, token=token)
+    return api.DIRECT_GET_LAST.build(stream=buckets.ACCEPTED.stream(holder.space), filter=key)
+
+
+def _control(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:
+    """Consumers of the control surface: named literally, with a filter that is spelled in full (C13.9-040, -072)."""
+    for row in publish:
+        for stream in _CONTROL if profile is not Profile.PROVISIONER else ():
+            name = stream.stream(holder.space)
+            if not any(overlaps(row, one) for one in _patterns(_CREATES, name)):
+                continue
+            head = api.CONSUMER_CREATE_NAMED.filter(stream=name)[: -len(WILDCARD)]
+            consumer, _, pattern = row.removeprefix(head).partition(".")
+            if not row.startswith(head) or WILDCARD in consumer or TAIL in consumer:
+                yield f"publish {row}: the consumer is not named (C13.9-040)"
+            elif pattern in ("", TAIL) or pattern.split(".")[0] in (WILDCARD, TAIL):
+                yield f"publish {row}: the filter is not spelled in full (C13.9-040)"
+
+
 def _senders(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:
-    """An agent publishes as itself: its two tokens stand, literally and side by side, in every subject (C3-10)."""
+    """A caller publishes as itself: its two tokens stand, literally and side by side, in every subject (C3-10). What a
+    serving process publishes is pinned to its instance and epoch instead (C13.9-020)."""
     root = subjects.SPACE.build(space=holder.space) + "."
     own = [holder.lifecycle.principal.owner, holder.lifecycle.principal.actor]
     for row in publish:
-        if not row.startswith(root):
+        if not row.startswith(root) or _of_service(profile, holder, row) or profile is Profile.DELIVERY:
             continue
-        if profile not in (*AGENTS, Profile.OPERATOR, Profile.DELIVERY):
+        if profile is Profile.PUBLISHER and row == planes.CONTRACT.filter(space=holder.space):
+            continue
+        tokens = row.split(".")
+        if profile not in _CALLERS or (profile is Profile.ENDPOINT and tokens[2] != "ep"):
             yield f"publish {row}: this profile publishes no application message"
-        elif profile is not Profile.DELIVERY:
-            tokens = row.split(".")
-            at = next((n for n in range(len(tokens) - 1) if tokens[n : n + 2] == own), None)
-            if at is None:
-                yield f"publish {row}: does not name its sender (C3-10)"
-            elif tokens[2] == "ep" and tokens[at + 2 : at + 3] != [holder.lifecycle.uid]:
-                yield f"publish {row}: does not pin the lifecycle (C13.9-008)"
+            continue
+        at = next((n for n in range(len(tokens) - 1) if tokens[n : n + 2] == own), None)
+        if at is None:
+            yield f"publish {row}: does not name its sender (C3-10)"
+        elif tokens[2] == "ep" and tokens[at + 2 : at + 3] != [holder.lifecycle.uid]:
+            yield f"publish {row}: does not pin the lifecycle (C13.9-008)"
+
+
+def _of_service(profile: Profile, holder: Holder, row: str) -> bool:
+    """Whether a row lies within what the holder's instance publishes at its epoch."""
+    if profile not in SERVING or holder.service is None:
+        return False
+    own = {"space": holder.space, "endpoint": holder.service.token, "instance": holder.service.instance}
+    own["epoch"] = str(holder.service.epoch)
+    families = (*endpoint.REPLIES.values(), planes.EVENT, planes.TIMER_SCHEDULE, planes.RECORD_WRITE)
+    return any(covers(one.filter(**own), row) for one in families)
+
+
+def _modes(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:
+    """Which endpoints, commands and targets a request row may leave open (C13.9-009, C13.2-30..33, C13.2-36)."""
+    roots = tuple(f"{subjects.SPACE.build(space=holder.space)}.ep.{rail}" for rail in ("v1.", ""))
+    for row in publish:
+        root = next((one for one in roots if row.startswith(one)), None)
+        tokens = row.removeprefix(root).split(".") if root else []
+        if not root or tokens[0] not in endpoint.ROUTES or len(tokens) < 5:
+            continue
+        command = 3 if tokens[0] == "inst" else 2
+        mode = tokens[command + 1]
+        if tokens[1] == WILDCARD and tokens[command] != DESCRIBE and profile is not Profile.OPERATOR:
+            yield f"publish {row}: names no endpoint (C13.9-009)"
+        if mode in (WILDCARD, TAIL) or tokens[command] == TAIL:
+            yield f"publish {row}: leaves the mode open (C13.2-36)"
+        elif mode in ("handle", "exact"):
+            yield f"publish {row}: {mode} is never granted for good (C13.2-32, C13.2-33)"
+        elif mode == "any" and profile is not Profile.OPERATOR:
+            yield f"publish {row}: any is for operators (C13.2-31)"
+        elif mode == "owner" and tokens[command + 2] != holder.lifecycle.principal.owner:
+            yield f"publish {row}: names another owner than its own (C13.2-30)"
+        elif mode in MODES and mode != "self" and WILDCARD in tokens[command + 2 : command + 3]:
+            yield f"publish {row}: leaves the target open (C13.2-30)"
+
+
+def _rails(profile: Profile, holder: Holder, granted: Permissions) -> Iterator[str]:
+    """A caller rides one rail; a serving credential and the listing rows are on both (C13.2-26)."""
+    if profile in SERVING:
+        return
+    root = subjects.SPACE.build(space=holder.space) + ".ep."
+    rows = [row for row in (*granted.publish.allow, *granted.subscribe.allow) if row.startswith(root)]
+    for row in rows:
+        issued = row.startswith(f"{root}v1.")
+        if issued and holder.generation is None and not (holder.listing and f".{holder.listing}." in row):
+            yield f"{row}: rides the issued rail without a generation (C13.2-26)"
+        elif issued and holder.generation is not None and f".{holder.generation}." not in row:
+            yield f"{row}: does not pin its generation (C13.15-04)"
+        elif not issued and holder.generation is not None:
+            yield f"{row}: rides the legacy rail with a generation (C13.2-26)"

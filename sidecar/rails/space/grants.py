@@ -26,6 +26,7 @@ def permissions(profile: Profile, holder: Holder) -> Permissions:
     Raises InvalidName for values that fit no row or rows that exclude each other, GrantRefused above the policy gate or
     when the audit finds anything in what was derived.
     """
+    check_capabilities(profile, holder)
     publish = _allow(profile, holder, "publish")
     subscribe = _allow(profile, holder, "subscribe")
     denies = [deny for one in NO_CREATE.get(profile, ()) for deny in create_denies(one.stream(holder.space))]
@@ -39,6 +40,19 @@ def permissions(profile: Profile, holder: Holder) -> Permissions:
     if found := audit(profile, holder, granted):
         raise GrantRefused(f"the grants break a rule: {found[0]}")
     return granted
+
+
+def check_capabilities(profile: Profile, holder: Holder) -> None:
+    """Which modes a standing credential may name (C13.2-30..33): ``handle`` and ``exact`` none, ``any`` an operator's
+    alone, ``owner`` the holder's own. Raises GrantRefused."""
+    own = holder.lifecycle.principal.owner
+    for one in holder.capabilities:
+        if one.mode in ("handle", "exact"):
+            raise GrantRefused(f"{one.mode} is granted for one target and one use, never for good (C13.2-32, C13.2-33)")
+        if one.mode == "any" and profile is not Profile.OPERATOR:
+            raise GrantRefused("the mode any is for operators (C13.2-31)")
+        if one.mode == "owner" and one.target != (own,):
+            raise GrantRefused("the mode owner names the holder's own owner (C13.2-30)")
 
 
 def grant_bytes(granted: Permissions) -> int:

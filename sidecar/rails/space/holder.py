@@ -11,14 +11,17 @@ from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.grants import covers
 from sidecar.rails.names.principals import (
+    TAG_ENDPOINT,
+    TAG_EPOCH,
     TAG_FORM,
+    TAG_INSTANCE,
     TAG_LIFECYCLE,
     TAG_ROLE,
     TAG_SPACE,
     Lifecycle,
     check_mintable,
 )
-from sidecar.rails.names.tokens import GRAMMARS, MODES, policy_channel
+from sidecar.rails.names.tokens import GRAMMARS, MODES, WILDCARD, endpoint_token, policy_channel
 
 
 class Profile(StrEnum):
@@ -37,6 +40,13 @@ class Profile(StrEnum):
     LIMITER = "limiter"
     PROBE = "probe"
     DM_READER = "dm-reader"
+    ENDPOINT = "endpoint"
+    REGISTRY = "registry"
+    RECORD_WRITER = "record-writer"
+    PUBLISHER = "contract-publisher"
+    REGISTRAR = "registrar"
+    ISSUER = "issuer"
+    LIFECYCLES = "lifecycle-writer"
 
 
 class Form(StrEnum):
@@ -66,16 +76,26 @@ LONGEST_SECONDS: Final = {
     Profile.LIMITER: 600,
     Profile.PROBE: 600,
     Profile.DM_READER: 90 * 24 * _HOUR,
+    Profile.ENDPOINT: 24 * _HOUR,
+    Profile.REGISTRY: 24 * _HOUR,
+    Profile.RECORD_WRITER: 24 * _HOUR,
+    Profile.PUBLISHER: 600,
+    Profile.REGISTRAR: 600,
+    Profile.ISSUER: 600,
+    Profile.LIFECYCLES: 600,
 }
 """Longest life of a credential of each profile, in seconds (CB-92)."""
+SERVING: Final = (Profile.DELIVERY, Profile.ENDPOINT, Profile.REGISTRY)
+"""Profiles that answer requests as one instance of one endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
     """One command of one endpoint that a holder may call, in one mode with its literal target (C13.9-007).
 
-    ``target`` has the tokens of the mode: none for ``self`` and untargeted commands, an owner for ``owner``, ``any``,
-    ``child`` and ``ledger``, owner, actor and uid for ``handle`` and ``exact``.
+    ``endpoint`` is the dotted name, ``command`` ``*`` is every command of it (C13.9-009). ``target`` has the tokens of
+    the mode: none for ``self`` and untargeted commands, an owner for ``owner``, ``any``, ``child`` and ``ledger``,
+    owner, actor and uid for ``handle`` and ``exact``. ``journal`` adds the submission (C13.2-60). Raises InvalidName.
     """
 
     endpoint: str
@@ -85,26 +105,75 @@ class Capability:
     journal: bool = False
 
     def __post_init__(self) -> None:
+        endpoint_token(self.endpoint)
+        if self.command != WILDCARD:
+            GRAMMARS["command"].check(self.command)
         if self.mode != UNTARGETED and self.mode not in MODES:
             raise InvalidName("mode", "it is not one that is reserved", "C13.2-21")
         arity = {UNTARGETED: 0, "self": 0, "handle": 3, "exact": 3}.get(self.mode, 1)
         if len(self.target) != arity:
             raise InvalidName("target", f"{len(self.target)} tokens, the mode has {arity}", "C13.9-008")
+        for name, token in zip(("owner", "actor", "uid"), self.target, strict=False):
+            GRAMMARS[name].check(token)
 
     @property
     def tokens(self) -> dict[str, str]:
-        """Endpoint, command and target as the fields of a request template."""
+        """Endpoint, command and target as the fields of a request template; every command leaves its own out."""
         named = zip(("to_owner", "to_actor", "to_uid"), self.target, strict=False)
-        return {"endpoint": self.endpoint, "command": self.command, **dict(named)}
+        command = {} if self.command == WILDCARD else {"command": self.command}
+        return {"endpoint": endpoint_token(self.endpoint), **command, **dict(named)}
+
+
+@dataclass(frozen=True, slots=True)
+class EventRead:
+    """What a holder may hear while it happens (C13.9-M19): one declared event of a cluster, ``*`` for every event of
+    it, or, without a cluster, the progress of its own goals at that endpoint. Names are dotted. Raises InvalidName."""
+
+    endpoint: str
+    cluster: str = ""
+    event: str = ""
+
+    def __post_init__(self) -> None:
+        endpoint_token(self.endpoint)
+        if bool(self.cluster) != bool(self.event):
+            raise InvalidName("event", "a cluster and its event are named together", "C13.7-07")
+        if self.cluster:
+            endpoint_token(self.cluster)
+            if self.event != WILDCARD:
+                GRAMMARS["word"].check(self.event)
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """The fields of an event template."""
+        named = {"endpoint": endpoint_token(self.endpoint)}
+        if self.cluster:
+            named["cluster"] = endpoint_token(self.cluster)
+            if self.event != WILDCARD:
+                named["event"] = self.event
+        return named
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the delivery endpoint answers with: one instance at one epoch (C13.9-019, C13.9-020)."""
+    """What a serving credential answers with: one instance of one endpoint (dotted name) at one epoch, and the
+    commands that are registered (C13.9-019, C13.9-020). Raises InvalidName."""
 
     instance: str
     epoch: int
     commands: tuple[str, ...]
+    endpoint: str = "delivery"
+
+    def __post_init__(self) -> None:
+        endpoint_token(self.endpoint)
+        GRAMMARS["instance"].check(self.instance)
+        GRAMMARS["number"].check(self.epoch)
+        for command in self.commands:
+            GRAMMARS["command"].check(command)
+
+    @property
+    def token(self) -> str:
+        """The endpoint on the wire."""
+        return endpoint_token(self.endpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +194,9 @@ class Holder:
 
     ``connection`` names the reply inbox: the user's nkey in static spaces, which is the ``reader`` of history consumers
     there too (C9-12, CB-66). Channel lists hold names and patterns as they are stored (C9-06).
+
+    With a ``generation`` its requests ride the issued rail alone (C13.15-04); ``listing`` is the generation of a
+    credential of the other rail, good for the list of endpoints and nothing else (C13.15-28).
     """
 
     space: str
@@ -138,11 +210,19 @@ class Holder:
     capabilities: tuple[Capability, ...] = ()
     service: Service | None = None
     ends: Ending | None = None
+    hears: tuple[EventRead, ...] = ()
+    generation: str | None = None
+    listing: str | None = None
 
     def __post_init__(self) -> None:
         GRAMMARS["space"].check(self.space)
         GRAMMARS["connection"].check(self.connection)
         check_mintable(self.lifecycle.principal.owner)
+        for generation in (self.generation, self.listing):
+            if generation is not None:
+                GRAMMARS["generation"].check(generation)
+        if self.generation is not None and self.listing is not None:
+            raise InvalidName("listing", "an issued credential lists with its own generation", "C13.15-32")
         for role in self.roles:
             GRAMMARS["role"].check(role)
         for channel in (*self.subscribe, *self.readable, *self.allow_publish):
@@ -165,6 +245,18 @@ class Holder:
             TAG_FORM.build(form=self.form),
             TAG_LIFECYCLE.build(**self.lifecycle.names),
             *(TAG_ROLE.build(role=role) for role in self.roles),
+            *self._serving_tags,
+        )
+
+    @property
+    def _serving_tags(self) -> tuple[str, ...]:
+        service = self.service
+        if service is None:
+            return ()
+        return (
+            TAG_ENDPOINT.build(endpoint=service.token),
+            TAG_INSTANCE.build(instance=service.instance),
+            TAG_EPOCH.build(epoch=service.epoch),
         )
 
 

@@ -1,4 +1,4 @@
-"""The ownership matrix of the messaging plane: who may do what, as data (C9-14, C13.9-038).
+"""The ownership matrix: who may do what, as data (C9-14, C13.9-038).
 
 A row says which profiles hold it, in which direction, and which template with which values of the holder it is. Grants
 are derived from it (``grants``) and judged by it (``audit``); nothing else in the tree gives a permission.
@@ -14,13 +14,11 @@ from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.limits import HISTORY_READER_SLOTS
 from sidecar.rails.names.template import Template
 from sidecar.rails.names.tokens import PLANES
-from sidecar.rails.space import matrix_hosts
-from sidecar.rails.space.holder import Capability, Form, Holder, Profile
+from sidecar.rails.space import matrix_calls, matrix_control, matrix_hosts, matrix_serve
+from sidecar.rails.space.holder import Form, Holder, Profile
 from sidecar.rails.space.rows import (
-    BOTH,
     COMPATIBLE,
     DELIVERY_ENDPOINT,
-    DESCRIBE,
     MEDIATED,
     Direction,
     Named,
@@ -43,30 +41,10 @@ from sidecar.rails.space.rows import (
 AGENT, OBSERVER, ADMIN = Profile.AGENT, Profile.OBSERVER, Profile.ADMIN
 DM_READER, OPERATOR = Profile.DM_READER, Profile.OPERATOR
 READERS: Final = (OBSERVER, ADMIN)
+DELIVERY_COMMANDS: Final = matrix_calls.DELIVERY_COMMANDS
+READ_COMMANDS: Final = matrix_calls.READ_COMMANDS
 SENDERS: Final = (AGENT, OPERATOR)
 """Profiles that send direct messages and work to roles, as themselves."""
-
-SELF_COMMANDS: Final = ("run-answer", "turn-participate", "turn-pending", "turn-unconfirmed", "turn-yield")
-"""Commands of the manager that every agent may send about itself (CB-16)."""
-DELIVERY_COMMANDS: Final = (
-    "anycast-cancel",
-    "anycast-status",
-    "anycast-takes",
-    "durable-join",
-    "durable-leave",
-    "list-memberships",
-)
-"""Commands of the delivery endpoint that every agent may send (CB-15, OPEN C7-a)."""
-READ_COMMANDS: Final = (
-    "fetch",
-    "lease-holder",
-    "read-history",
-    "read-registry",
-    "read-roster",
-    "settle",
-    "task-epoch",
-)
-"""Commands by which the delivery plane reads for an agent of a mediated space (C9-47)."""
 
 
 # ---- agents ----
@@ -99,7 +77,7 @@ def _agent_subjects() -> Iterator[Row]:
     agent = (AGENT,)
     yield grant("CB-02", agent, "subscribe", subjects.LIVE, planes, below=True)
     yield grant("CB-03", agent, "subscribe", subjects.TAKE, roles, own, below=True)
-    yield grant("CB-04", agent, "subscribe", endpoint.REPLIES[False], single(triple_of))
+    yield from matrix_calls.replies("CB-04", agent)
     yield grant("CB-07", agent, "subscribe", subjects.CHAT, channels("readable"), single(space_of))
     yield grant("CB-08", agent, "publish", subjects.CHAT, channels("allow_publish"), own)
     yield grant("CB-09", (*SENDERS, Profile.DELIVERY), "publish", subjects.INST, own)
@@ -113,41 +91,6 @@ def _agent_subjects() -> Iterator[Row]:
         buckets.KV_SUBJECT,
         lambda holder: [{"bucket": buckets.PRESENCE.bucket(holder.space), "key": holder.lifecycle.principal.dot}],
     )
-
-
-def _requests(
-    row: str, route: str, mode: str, named: Callable[[Holder], Iterable[Values]], forms: tuple[Form, ...] = BOTH
-) -> Row:
-    def values(holder: Holder) -> Iterable[Values]:
-        return [{**triple_of(holder), **one} for one in named(holder)]
-
-    return grant(row, (AGENT,), "publish", endpoint.REQUESTS[route, mode, False], values, forms=forms)
-
-
-def _agent_requests() -> Iterator[Row]:
-    def commands(name: str, *wanted: str) -> Callable[[Holder], Iterable[Values]]:
-        return lambda holder: [{"endpoint": name, "command": command} for command in wanted]
-
-    def able(mode: str, *, journal: bool = False) -> Callable[[Holder], Iterable[Values]]:
-        def wanted(one: Capability) -> bool:
-            return one.mode == mode and (one.journal or not journal)
-
-        return lambda holder: [one.tokens for one in holder.capabilities if wanted(one)]
-
-    for route in endpoint.ROUTES:
-        # The one row of untrusted profiles with every endpoint in it (OPEN C13.9-f).
-        yield _requests("CB-14", route, UNTARGETED, constant(command=DESCRIBE))
-    yield _requests("CB-15", "one", UNTARGETED, commands(DELIVERY_ENDPOINT, *DELIVERY_COMMANDS))
-    yield _requests("C9-47", "one", UNTARGETED, commands(DELIVERY_ENDPOINT, *READ_COMMANDS), forms=MEDIATED)
-    yield _requests("CB-16", "one", "self", commands("manager", *SELF_COMMANDS))
-    for mode in dict.fromkeys(mode for _, mode, _ in endpoint.REQUESTS):
-        for route in endpoint.ROUTES:
-            yield _requests("C13.9-M02", route, mode, able(mode))
-
-        def submitted(holder: Holder, mode: str = mode) -> Iterable[Values]:
-            return [{**triple_of(holder), **one} for one in able(mode, journal=True)(holder)]
-
-        yield grant("C13.9-M12", (AGENT,), "publish", endpoint.SUBMISSIONS[mode], submitted)
 
 
 def _history(holder: Holder) -> Iterable[Values]:
@@ -265,7 +208,9 @@ def _dm_reader_rows() -> Iterator[Row]:
 
 MATRIX: Final = (
     *_agent_subjects(),
-    *_agent_requests(),
+    *matrix_calls.call_rows(),
+    *matrix_calls.event_rows(),
+    *matrix_calls.listing_rows(),
     *_agent_reads(),
     *_reader_rows(),
     *_dm_reader_rows(),
@@ -275,6 +220,14 @@ MATRIX: Final = (
     *matrix_hosts.feed_rows(),
     *matrix_hosts.operator_rows(),
     *matrix_hosts.limiter_rows(),
+    *matrix_serve.serving_rows(),
+    *matrix_serve.own_writes(),
+    *matrix_control.registry_rows(),
+    *matrix_control.record_writer_rows(),
+    *matrix_control.publisher_rows(),
+    *matrix_control.registrar_rows(),
+    *matrix_control.issuer_rows(),
+    *matrix_control.lifecycle_rows(),
 )
 """Every row, in the order in which grants are written."""
 

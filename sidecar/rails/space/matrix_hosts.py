@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from sidecar.rails.names import api, buckets, consumers, endpoint, streams, subjects
-from sidecar.rails.names.endpoint import UNTARGETED
+from sidecar.rails.names import api, buckets, consumers, streams, subjects
 from sidecar.rails.names.template import Template
 from sidecar.rails.space.holder import Holder, Profile
 from sidecar.rails.space.rows import (
-    DELIVERY_ENDPOINT,
-    DESCRIBE,
     MEDIATED,
     Named,
     Row,
@@ -67,40 +64,10 @@ def delivery_rows() -> Iterator[Row]:
     yield from calls_below("C9-47", held, mixed, api.CONSUMER_INFO, api.CONSUMER_NEXT, api.ACK, forms=MEDIATED)
     for bucket in (buckets.PRESENCE, buckets.CHANNELS):
         yield grant("C9-47", held, "publish", api.DIRECT_GET, stream_of(bucket), forms=MEDIATED)
-    yield from _serve_rows(held)
 
 
 def _lease_keys(holder: Holder) -> Iterable[Values]:
     return [{"bucket": buckets.DELIVERY.bucket(holder.space), "key": buckets.DELIVERY_LEASE.build(shard=0)}]
-
-
-def _serve_rows(held: tuple[Profile, ...]) -> Iterator[Row]:
-    """One row for each registered command, never one for several (C13.9-019)."""
-
-    def commands(holder: Holder) -> Iterable[dict[str, str]]:
-        if holder.service is None:
-            return []
-        named = dict.fromkeys((*holder.service.commands, DESCRIBE))
-        return [{**space_of(holder), "endpoint": DELIVERY_ENDPOINT, "command": one} for one in named]
-
-    def pinned(holder: Holder) -> Iterable[Values]:
-        service = holder.service
-        return [{**one, "instance": service.instance} for one in commands(holder)] if service else []
-
-    def replies(holder: Holder) -> Iterable[Values]:
-        service = holder.service
-        if service is None:
-            return []
-        return [
-            {**space_of(holder), "endpoint": DELIVERY_ENDPOINT, "instance": service.instance, "epoch": service.epoch}
-        ]
-
-    requests = endpoint.REQUESTS
-    one = requests["one", UNTARGETED, False]
-    yield grant("C13.9-M04", held, "subscribe", one, commands, below=True, queue=DELIVERY_ENDPOINT)
-    yield grant("C13.9-M04", held, "subscribe", requests["all", UNTARGETED, False], commands, below=True)
-    yield grant("C13.9-M04", held, "subscribe", requests["inst", UNTARGETED, False], pinned, below=True)
-    yield grant("C13.9-M05", held, "publish", endpoint.REPLIES[False], replies)
 
 
 def provisioner_rows() -> Iterator[Row]:

@@ -18,6 +18,8 @@ BOTH: Final = (Form.COMPATIBLE, Form.MEDIATED)
 DESCRIBE: Final = "describe"
 DELIVERY_ENDPOINT: Final = "delivery"
 """Endpoint, and queue group of its class rail (C13.9-M04)."""
+REGISTRY_ENDPOINT: Final = "registry"
+"""The read mediator of discovery (C13.20)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class Row:
     """One row: ``profiles`` in ``forms`` hold ``template`` in one direction.
 
     ``values`` gives the fields of each subject that a holder gets; a field that it leaves out is a wildcard of the
-    grant. ``below`` makes it everything below the subject, ``queue`` admits queue subscriptions of that group only.
+    grant. ``below`` makes it everything below the subject, ``queue`` admits queue subscriptions of that group only
+    (empty: plain ones too).
     ``widest`` are the fields without those that come from a list of the holder: no derived row reaches beyond it.
     """
 
@@ -36,20 +39,22 @@ class Row:
     values: Callable[[Holder], Iterable[Values]]
     widest: Callable[[Holder], Iterable[Values]]
     below: bool = False
-    queue: str = ""
+    queue: Callable[[Holder], str] = lambda _: ""
     forms: tuple[Form, ...] = BOTH
 
     def subjects(self, holder: Holder) -> list[str]:
         """The permission rows that ``holder`` gets."""
-        return [self._text(values) for values in self.values(holder)]
+        return self._texts(self.values, holder)
 
     def ceilings(self, holder: Holder) -> list[str]:
         """What every one of them lies within."""
-        return [self._text(values) for values in self.widest(holder)]
+        return self._texts(self.widest, holder)
 
-    def _text(self, values: Values) -> str:
-        subject = self.template.subtree(**values) if self.below else self.template.filter(**values)
-        return f"{subject} {self.queue}" if self.queue else subject
+    def _texts(self, given: Callable[[Holder], Iterable[Values]], holder: Holder) -> list[str]:
+        make = self.template.subtree if self.below else self.template.filter
+        queue = self.queue(holder)
+        subjects = [make(**values) for values in given(holder)]
+        return [f"{subject} {queue}" for subject in subjects] if queue else subjects
 
 
 def space_of(holder: Holder) -> dict[str, str]:
@@ -74,10 +79,11 @@ def grant(
     widest: Callable[[Holder], Iterable[Values]] | None = None,
     *,
     below: bool = False,
-    queue: str = "",
+    queue: str | Callable[[Holder], str] = "",
     forms: tuple[Form, ...] = BOTH,
 ) -> Row:
-    return Row(row, profiles, direction, template, values, widest or values, below, queue, forms)
+    group = (lambda _, name=queue: name) if isinstance(queue, str) else queue
+    return Row(row, profiles, direction, template, values, widest or values, below, group, forms)
 
 
 def single(values: Callable[[Holder], Values]) -> Callable[[Holder], Iterable[Values]]:

@@ -51,6 +51,9 @@ AGENT_ROWS = {
             "durable-join", "durable-leave", "list-memberships", "anycast-status", "anycast-cancel", "anycast-takes",
         )
     ],
+    "C13.4-42": [
+        f"{P}.ep.one.registry.{command}.{T}.*" for command in ("artifacts", "events", "instances", "record", "target")
+    ],
     "CB-16": [
         f"{P}.ep.one.manager.{command}.self.{T}.*"
         for command in ("run-answer", "turn-participate", "turn-pending", "turn-unconfirmed", "turn-yield")
@@ -257,13 +260,14 @@ def test_an_admin_holds_an_observers_rows_and_the_direct_messages() -> None:
 @pytest.mark.req("CB-89", "CB-103", "C6.1-23", "C6.1-24", "C8.1-57", "C13.9-019", "C13.9-020", "C13.9-M04", "C13.9-M05")
 def test_the_delivery_daemon_serves_by_queue_and_answers_below_replies() -> None:
     granted = permissions(Profile.DELIVERY, ALICE)
+    rails, commands = (f"{P}.ep", f"{P}.ep.v1"), ("durable-join", "durable-leave", "describe")
     assert set(granted.subscribe.allow) == {
         INBOX,
         f"{P}.take.*.*.* take",
         f"{P}.live.delivery.*.* live.delivery",
-        *(f"{P}.ep.one.delivery.{one}.> delivery" for one in ("durable-join", "durable-leave", "describe")),
-        *(f"{P}.ep.all.delivery.{one}.>" for one in ("durable-join", "durable-leave", "describe")),
-        *(f"{P}.ep.inst.delivery.{INSTANCE}.{one}.>" for one in ("durable-join", "durable-leave", "describe")),
+        *(f"{rail}.one.delivery.{one}.> delivery" for rail in rails for one in commands),
+        *(f"{rail}.all.delivery.{one}.>" for rail in rails for one in commands),
+        *(f"{rail}.inst.delivery.{INSTANCE}.{one}.>" for rail in rails for one in commands),
     }
     assert set(granted.subscribe.deny) == {f"{P}.take.*.*.*.>", f"{P}.live.delivery.*.*.>"}
     rows = set(granted.publish.allow)
@@ -272,6 +276,7 @@ def test_the_delivery_daemon_serves_by_queue_and_answers_below_replies() -> None
         f"{P}.live.delivery.*.*.reply.*",
         f"{P}.inst.*.*.local.alice",
         f"{P}.ep.reply.delivery.{INSTANCE}.7.*.*.*.*",
+        f"{P}.ep.v1.reply.delivery.{INSTANCE}.7.*.*.*.*.*",
         f"{P}.dinbox.*.*.*",
         f"{P}.dlv.*.*.*",
         "$KV.cotal_delivery_main.lease.0",
@@ -313,24 +318,45 @@ def test_the_provisioner_makes_streams_and_reads_no_message() -> None:
 def test_a_capability_is_one_command_with_its_literal_target() -> None:
     owner, uid = "u_" + "b" * 26, "z9" * 13
     capabilities = (
-        Capability("ci", "build", journal=True),
-        Capability("ci", "stop", "self"),
-        Capability("ci", "kill", "owner", (owner,), journal=True),
-        Capability("ci", "inspect", "exact", (owner, "bob", uid)),
+        Capability("com.acme.ci", "build", journal=True),
+        Capability("com.acme.ci", "stop", "self"),
+        Capability("com.acme.ci", "kill", "owner", ("local",), journal=True),
+        Capability("com.acme.ci", "inspect", "child", (owner,)),
     )
     more = published(Profile.AGENT, capabilities=capabilities) - published(Profile.AGENT)
-    tails = (
-        f"build.{T}", f"stop.self.{T}", f"kill.owner.{owner}.{T}", f"inspect.exact.{owner}.bob.{uid}.{T}",
-    )  # fmt: skip
-    rails = ("one.ci", "all.ci", "inst.ci.*")
+    tails = (f"build.{T}", f"stop.self.{T}", f"kill.owner.local.{T}", f"inspect.child.{owner}.{T}")
+    rails = ("one.com_acme_ci", "all.com_acme_ci", "inst.com_acme_ci.*")
     requests = {f"{P}.ep.{rail}.{tail}.*" for rail, tail in itertools.product(rails, tails)}
-    assert more == requests | {f"{P}.epj.ci.build.{T}", f"{P}.epj.ci.kill.owner.{owner}.{T}"}
+    assert more == requests | {f"{P}.epj.com_acme_ci.build.{T}", f"{P}.epj.com_acme_ci.kill.owner.local.{T}"}
+    everything = published(Profile.AGENT, capabilities=(Capability("com.acme.ci", "*"),)) - published(Profile.AGENT)
+    assert everything == {f"{P}.ep.{rail}.*.{T}.*" for rail in rails}
     for mode, target in (("self", ("x",)), ("owner", ()), ("exact", (owner,)), ("other", ()), ("", ("x",))):
         with pytest.raises(InvalidName):
             Capability("ci", "build", mode, target)
-    for bad in (Capability("*", "build"), Capability("ci", "*"), Capability("ci", "kill", "owner", ("*",))):
+    for bad in (("*", "build"), ("com_acme_ci", "build"), ("ci", ">"), ("ci", "kill", "owner", ("*",))):
         with pytest.raises(InvalidName):
-            published(Profile.AGENT, capabilities=(bad,))
+            Capability(*bad)
+    for open_target in ((owner, "*", uid), ("*", "bob", uid), (owner, "bob", "*")):
+        with pytest.raises(InvalidName):
+            Capability("ci", "inspect", "exact", open_target)
+
+
+@pytest.mark.req("C13.2-30", "C13.2-31", "C13.2-32", "C13.2-33")
+def test_a_standing_credential_names_no_target_that_is_not_its_own_to_name() -> None:
+    other, uid = "u_" + "b" * 26, "z9" * 13
+    for mode, target in (
+        ("any", ("local",)), ("owner", (other,)), ("handle", ("local", "bob", uid)), ("exact", ("local", "bob", uid)),
+    ):  # fmt: skip
+        one = (Capability("ci", "kill", mode, target),)
+        with pytest.raises(GrantRefused, match=r"C13\.2-3"):
+            permissions(Profile.AGENT, holder(capabilities=one))
+        if mode != "any":
+            with pytest.raises(GrantRefused, match=r"C13\.2-3"):
+                permissions(Profile.OPERATOR, holder(capabilities=one))
+    rows = published(Profile.OPERATOR, capabilities=(Capability("ci", "kill", "any", (other,)),))
+    assert f"{P}.ep.one.ci.kill.any.{other}.{T}.*" in rows
+    assert f"{P}.ep.reply.*.*.*.{T}.*" in subscribed(Profile.OPERATOR, capabilities=(Capability("ci", "kill"),))
+    assert f"{P}.ep.reply.*.*.*.{T}.*" not in subscribed(Profile.OPERATOR)
 
 
 @pytest.mark.req("C13.9-013")

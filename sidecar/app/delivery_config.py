@@ -70,4 +70,5 @@ def _lane(value: JsonValue, key: str, reader: Reader) -> LaneConfig:
     form = table.get("form")
     if form is not None:
         form = Form(reader.converted(form, f"{key}.form", choice(*(one.value for one in Form))))
-    return LaneConfig(*reader.space(table, key), form)
+    where = reader.where(table, key)
+    return LaneConfig(where.space, where.url, where.root, form)

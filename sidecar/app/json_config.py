@@ -35,6 +35,15 @@ def read_json(file: Path) -> tuple[JsonValue, Reader]:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """A space: the directory with its keys, its name, and where its broker is."""
+
+    root: Path
+    space: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reader:
     """Where the values come from."""
 
@@ -67,17 +76,14 @@ class Reader:
             raise self.refuse(f"{key}.{name}" if key else name, "this key is required, a string")
         return str(table[name])
 
-    def space(self, table: Mapping[str, Any], key: str = "") -> tuple[str, str, Path]:
-        """``space``, ``url`` and ``root`` of a table: which space, where its broker is and where its keys are."""
+    def where(self, table: Mapping[str, Any], key: str = "") -> Where:
+        """``space``, ``url`` and ``root`` of a table, all of them required. Raises ConfigError."""
         named = {name: self.text(table, key, name) for name in ("space", "url", "root")}
         at = f"{key}." if key else ""
         if not GRAMMARS["space"].accepts(named["space"]):
             raise self.refuse(f"{at}space", "is no name of a space")
-        return (
-            named["space"],
-            self.converted(named["url"], f"{at}url", lambda text, _: check_url(text)),
-            self.converted(named["root"], f"{at}root", path_of),
-        )
+        url = self.converted(named["url"], f"{at}url", lambda text, _: check_url(text))
+        return Where(self.converted(named["root"], f"{at}root", path_of), named["space"], url)
 
     def seconds(self, table: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
         """A number of seconds within bounds."""

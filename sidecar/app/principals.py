@@ -201,7 +201,7 @@ async def revoke(space: OpenSpace, principal: Principal) -> PrincipalInfo:
             return _info(shelf, record)
         record = shelf.write(replace(record, stage=Stage.ENDING))
         if shelf.key_file.exists():
-            await space.push(space.account.revoke(space.trust, _key(shelf).public, FOR_GOOD))
+            await space.push(space.account.revoke(space.trust, _key(shelf).public, now(), upto=FOR_GOOD))
         if record.wanted.profile in BOUND:
             record = await _retire(space, shelf, record)
         for path in (shelf.creds_file, shelf.key_file):

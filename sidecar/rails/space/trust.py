@@ -7,7 +7,8 @@ again, so a run that died anywhere is finished by the next one. The clock and th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,10 @@ from sidecar.rails.space.nkeys import ACCOUNT, OPERATOR, SEED_CHARS, USER, Inval
 Entropy = Callable[[int], bytes]
 
 _OPERATOR_TOKEN, _SYSTEM_TOKEN, _ACCOUNT_TOKEN = "operator.jwt", "system.jwt", "account.jwt"
+_ENDS: Final = "revocations.json"
+_ENDS_BYTES: Final = 4 * 1024 * 1024
+_PRUNE_SECONDS: Final = 3600
+"""For how long a revocation outlives the tokens that it voids: more than clocks of one space differ."""
 UNBOUNDED_ACCOUNT: Final = AccountLimits(memory_bytes=-1, disk_bytes=-1)
 
 
@@ -127,17 +132,63 @@ class SpaceTrust:
         ``fresh`` makes a new one in any case: a broker that has deleted the account does not take the old one again.
         """
         with DirLock(self.directory) as lock:
-            return self._token(trust, now, None, lock, fresh=fresh)
+            return self._token(trust, now, {}, lock, fresh=fresh)
 
-    def revoke(self, trust: BrokerTrust, user: str, now: int) -> str:
-        """The account's new token, in which every token that ``user`` got until ``now`` (inclusive) is void.
+    def revoke(
+        self,
+        trust: BrokerTrust,
+        users: str | Collection[str],
+        now: int,
+        *,
+        upto: int | None = None,
+        ends: int | None = None,
+    ) -> str:
+        """The account's new token, in which every token that ``users`` got until ``upto`` (inclusive; by default the
+        Unix time ``now``) is void.
 
-        It is on disk before it is returned; the broker enforces it once it is pushed.
+        It is on disk before it is returned; the broker enforces it once it is pushed. ``ends`` is when the last token
+        of these users ends by itself: an hour after that their revocation is left out of the next token that is made,
+        so that the account's token stays small. Without it a revocation is kept for good.
         """
+        named = (users,) if isinstance(users, str) else tuple(users)
         with DirLock(self.directory) as lock:
-            return self._token(trust, now, user, lock)
+            kept_until = self._ends(named, ends, lock)
+            over = {user for user, until in kept_until.items() if until + _PRUNE_SECONDS < now} - set(named)
+            token = self._token(trust, now, dict.fromkeys(named, now if upto is None else upto), lock, over=over)
+            if over:
+                self._keep_ends({user: until for user, until in kept_until.items() if user not in over}, lock)
+            return token
 
-    def _token(self, trust: BrokerTrust, now: int, revoked: str | None, lock: DirLock, *, fresh: bool = False) -> str:
+    def _ends(self, users: tuple[str, ...], ends: int | None, lock: DirLock) -> dict[str, int]:
+        """When the tokens of revoked users end, these included; what is not in it is kept for good. It is written
+        before the token: a run that dies in between leaves a revocation that is kept too long, never one too short."""
+        path = self.directory / _ENDS
+        known = _read_ends(path)
+        fresh = dict(known)
+        kept = _read_token(self.directory / _ACCOUNT_TOKEN, "account")
+        void = kept[1].claims.revocations if kept is not None and isinstance(kept[1].claims, AccountClaims) else {}
+        for user in users:
+            if ends is None:
+                fresh.pop(user, None)
+            elif user in known or user not in void:  # else it is void for good
+                fresh[user] = max(ends, known.get(user, 0))
+        if fresh != known:
+            self._keep_ends(fresh, lock)
+        return fresh
+
+    def _keep_ends(self, ends: dict[str, int], lock: DirLock) -> None:
+        write_private(self.directory / _ENDS, json.dumps(ends, sort_keys=True).encode("ascii"), lock=lock)
+
+    def _token(
+        self,
+        trust: BrokerTrust,
+        now: int,
+        revoked: Mapping[str, int],
+        lock: DirLock,
+        *,
+        fresh: bool = False,
+        over: Collection[str] = (),
+    ) -> str:
         path = self.directory / _ACCOUNT_TOKEN
         kept = _read_token(path, "account")
         revocations: dict[str, int] = {}
@@ -147,8 +198,10 @@ class SpaceTrust:
             now_for_token = max(now, kept[1].issued_at + 1)
         else:
             now_for_token = now
-        if revoked is not None:
-            revocations[revoked] = max(now, revocations.get(revoked, 0))
+        for user in over:
+            revocations.pop(user, None)
+        for user, upto in revoked.items():
+            revocations[user] = max(upto, revocations.get(user, 0))
         claims = AccountClaims(self.space, self.account, (self._signing.public,), UNBOUNDED_ACCOUNT, revocations)
         if fresh or (kept is not None and kept[1].issuer != trust.account_issuer):
             kept = None  # the second case: the broker has another operator now
@@ -198,6 +251,21 @@ def _read_key(path: Path, role: int) -> KeyPair:
         raise UnsafeFile(path, f"does not hold the seed that belongs there: {error}") from None
     finally:
         text.wipe()
+
+
+def _read_ends(path: Path) -> dict[str, int]:
+    """Raises UnsafeFile: a file that cannot be read never makes a revocation end."""
+    try:
+        value = json.loads(read_private(path, _ENDS_BYTES))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        if isinstance(error, UnsafeFile):
+            raise
+        value = None
+    if not isinstance(value, dict) or not all(type(until) is int for until in value.values()):
+        raise UnsafeFile(path, "does not say when revocations end; move it away to keep all of them for good")
+    return value
 
 
 def new_user(entropy: Entropy) -> KeyPair:

@@ -14,6 +14,7 @@ from sidecar.ops.catalogue import (
     nats,
     presence,
     registration,
+    registry,
 )
 from sidecar.ops.metric import Metric
 
@@ -25,6 +26,7 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
     *delivery.METRICS,
     *daemon.METRICS,
     *endpoint.METRICS,
+    *registry.METRICS,
     *registration.METRICS,
     *bridge.METRICS,
 )

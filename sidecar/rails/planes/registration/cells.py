@@ -5,6 +5,7 @@ Every read here gates a write, so that none is a Direct Get (C13.8-12). The conn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from nats.aio.client import Client
@@ -13,7 +14,7 @@ from sidecar.rails.names import api, buckets, headers
 from sidecar.rails.names.buckets import Bucket
 from sidecar.rails.planes.registration.faults import Conflict, Corrupt
 from sidecar.rails.space.asking import SECONDS, BrokerRefused, ask
-from sidecar.rails.space.keys import Changed, read_key, write_key
+from sidecar.rails.space.keys import read_key
 
 _WRONG_LAST: Final = 10071
 
@@ -33,25 +34,28 @@ async def read_cell(client: Client, bucket: Bucket, space: str, subject: str) ->
     return Cell(kept.value, kept.revision)
 
 
-async def write_cell(client: Client, subject: str, value: bytes, revision: int) -> int:
+async def write_cell(client: Client, subject: str, value: bytes, revision: int, *, ttl: int | None = None) -> int:
     """Write over exactly ``revision`` (0: create it, which loses over any earlier message, OPEN C13.12-b); the new
-    revision. A write whose answer was lost is found again by reading. Raises Conflict, BrokerRefused,
-    nats.errors.Error."""
-    try:
-        return await write_key(client, subject, value, revision)
-    except Changed:
-        raise Conflict(f"{subject} was changed by somebody else") from None
+    revision. ``ttl``: seconds after which the broker forgets it. After a lost answer it may have been written.
+    Raises Conflict, BrokerRefused, nats.errors.Error."""
+    more = {} if ttl is None else {headers.TTL: f"{ttl}s"}
+    return await _compared(client, subject, value, revision, more)
 
 
 async def mark_deleted(client: Client, subject: str, revision: int) -> None:
     """Put a marker on a key of a kind that may end, if it stands at ``revision``. Raises Conflict, BrokerRefused."""
-    told = {headers.EXPECTED_LAST_SEQUENCE: str(revision), headers.KV_OPERATION: headers.KV_DELETE}
+    await _compared(client, subject, b"", revision, {headers.KV_OPERATION: headers.KV_DELETE})
+
+
+async def _compared(client: Client, subject: str, value: bytes, revision: int, more: Mapping[str, str]) -> int:
+    told = {headers.EXPECTED_LAST_SEQUENCE: str(revision), **more}
     try:
-        await ask(client, subject, b"", headers=told)
+        answer = await ask(client, subject, value, headers=told)
     except BrokerRefused as error:
         if error.code == _WRONG_LAST:
             raise Conflict(f"{subject} was changed by somebody else") from None
         raise
+    return int(answer["seq"])
 
 
 async def prove_authority(client: Client, bucket: Bucket, space: str, *, seconds: float = SECONDS) -> None:

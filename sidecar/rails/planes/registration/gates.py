@@ -196,6 +196,10 @@ class CredentialRow:
     expires: int
     chain: tuple[str, ...] = ROOT_CHAIN
 
+    def left(self, now: int) -> int:
+        """Seconds for which the row has to be kept: as long as its credential lives (C13.12-20)."""
+        return max(1, self.expires - now)
+
     def revoked(self) -> CredentialRow:
         return replace(self, state=RowState.REVOKED)
 

@@ -44,6 +44,7 @@ class Hold:
     op_id: str
     generation: int
     digests: tuple[str, ...]
+    protocol: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,12 @@ class Head:
     def encode(self) -> bytes:
         """The stored bytes, in canonical JSON."""
         holds: dict[str, JsonValue] = {
-            name: {"opId": hold.op_id, "generation": hold.generation, "clusterDigests": list(hold.digests)}
+            name: {
+                "opId": hold.op_id,
+                "generation": hold.generation,
+                "clusterDigests": list(hold.digests),
+                "protocol": hold.protocol,
+            }
             for name, hold in self.holds.items()
         }
         bindings: dict[str, JsonValue] = {command: sorted(urns) for command, urns in self.bindings.items() if urns}
@@ -130,12 +136,14 @@ def _members(value: JsonValue) -> Iterable[tuple[str, JsonValue]]:
 
 
 def _hold(value: JsonValue) -> Hold:
-    if not isinstance(value, Mapping) or value.keys() != {"opId", "generation", "clusterDigests"}:
+    if not isinstance(value, Mapping) or value.keys() != {"opId", "generation", "clusterDigests", "protocol"}:
         raise InvalidHead("a hold has other members")
-    op_id, generation = value["opId"], value["generation"]
+    op_id, generation, protocol = value["opId"], value["generation"], value["protocol"]
     if not isinstance(op_id, str) or type(generation) is not int or not 0 <= generation <= SAFE_INTEGER:
         raise InvalidHead("a hold names no operation or no generation")
-    return Hold(op_id, generation, _texts(value["clusterDigests"]))
+    if type(protocol) is not int:
+        raise InvalidHead("a hold names no protocol version")
+    return Hold(op_id, generation, _texts(value["clusterDigests"]), protocol)
 
 
 def _texts(value: JsonValue) -> tuple[str, ...]:

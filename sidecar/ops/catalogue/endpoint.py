@@ -66,8 +66,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_endpoint_answers_lost",
         Kind.COUNTER,
-        "Answers that could not be sent: no link to the broker, or larger than it takes (then a refusal went instead).",
-        (one_of("reason", "not_connected", "too_large"),),
+        "Answers that could not be sent: no link to the broker, larger than it takes (then a refusal went instead), or "
+        "more than may wait for the socket.",
+        (one_of("reason", "not_connected", "too_large", "overflow"),),
     ),
     Metric(
         "sidecar_endpoint_handlers",
@@ -78,8 +79,32 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_endpoint_handler_failures",
         Kind.COUNTER,
-        "Faults of handlers: one raised, gave a result outside of its contract, or ran for too long.",
-        (one_of("kind", "raised", "result", "overrun"),),
+        "Faults of handlers: one raised, gave a result outside of its contract, or ran for too long; `server` is a "
+        "fault of the instance itself.",
+        (one_of("kind", "raised", "result", "overrun", "server"),),
+    ),
+    Metric(
+        "sidecar_endpoint_repeats",
+        Kind.COUNTER,
+        "Requests to idempotent commands that were here before: answered from what is kept, or with the one that runs.",
+        (one_of("kind", "kept", "running"),),
+    ),
+    Metric(
+        "sidecar_endpoint_views",
+        Kind.COUNTER,
+        "Descriptors asked for: told within the caller's view, public, or refused because the view cannot be read.",
+        (one_of("outcome", "told", "public", "unavailable"),),
+    ),
+    Metric(
+        "sidecar_endpoint_events",
+        Kind.COUNTER,
+        "Events that an instance emitted: stored, refused before they were sent, or without the word of the broker.",
+        (one_of("outcome", "stored", "invalid", "failed"),),
+    ),
+    Metric(
+        "sidecar_endpoint_superseded",
+        Kind.COUNTER,
+        "Instances that stopped because their credential was taken away.",
     ),
     Metric(
         "sidecar_endpoint_rails_lost",

@@ -15,24 +15,17 @@ from typing import Final, NamedTuple, Protocol
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.codes import Details, Outcome, Refusal
+from sidecar.rails.endpoint.events import Event
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.principals import Lifecycle
 
 NO_CORRELATION: Final[Mapping[str, str]] = {}
 
 
-class EventLike(Protocol):
-    """A declared event, as ``Endpoint.event`` gives it."""
-
-    @property
-    def topic(self) -> str:
-        """``ev.<cluster>.<event>``."""
-
-
 class Emits(Protocol):
     """What publishes events of an incarnation."""
 
-    async def emit(self, event: EventLike, data: JsonValue, correlation: Mapping[str, str] | None = None) -> int:
+    async def emit(self, event: Event, data: JsonValue, correlation: Mapping[str, str] | None = None) -> int:
         """The sequence under which the event stands in the stream."""
 
 
@@ -125,7 +118,7 @@ class Call:
         (C13.3-42, C13.3-44)."""
         return Refusal(code, message, Outcome.UNKNOWN if self.begun else Outcome.NOT_EXECUTED, details)
 
-    async def emit(self, event: EventLike, data: JsonValue) -> int:
+    async def emit(self, event: Event, data: JsonValue) -> int:
         """Publish an event of this endpoint, which is an effect; it carries the correlation of the request (C13.3-32).
 
         The sequence under which it is stored. Raises EventInvalid before the effect, and what ``store`` raises.

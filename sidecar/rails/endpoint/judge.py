@@ -1,26 +1,32 @@
 """What a serving instance makes of one frame, before any handler runs: the responder order of 13.3, and nothing else.
 
 Pure: a frame goes in, a verdict comes out. A frame is discarded when it is no live request to this instance; a request
-is refused with the code of the first check that it fails; what is left may be handed to a handler.
+is refused with the code of the first check that it fails; what is left may be handed to a handler. What the subjects of
+one caller have in common is read once and remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.codes import Code, Details, Outcome, Refusal
-from sidecar.rails.endpoint.contracts import DESCRIBE, Contract, Contracts
+from sidecar.rails.endpoint.contracts import DESCRIBE, EPHEMERAL, Contract, Contracts
 from sidecar.rails.endpoint.envelope import Body, EndpointRequest, read_request
 from sidecar.rails.endpoint.shapes import VOID
 from sidecar.rails.names import endpoint, headers
 from sidecar.rails.names.endpoint import UNTARGETED, Request
 from sidecar.rails.names.errors import InvalidName
+from sidecar.rails.names.limits import MAX_RAIL_SUBJECT
 from sidecar.rails.names.principals import Lifecycle, Principal
-from sidecar.rails.names.tokens import endpoint_token
+from sidecar.rails.names.tokens import GRAMMARS, endpoint_token
+
+REMEMBERED: Final = 2_048
+"""Origins that are kept: callers times the forms in which they ask."""
+_NONCE: Final = GRAMMARS["nonce"]
 
 
 class Ignored(StrEnum):
@@ -48,51 +54,113 @@ class Refused(NamedTuple):
     reply: str | None
 
 
+class Origin(NamedTuple):
+    """What a request subject says but for its nonce. ``reply`` is the subject of the answer up to there; ``named`` are
+    the target tokens."""
+
+    route: str
+    mode: str
+    command: str
+    caller: Lifecycle
+    sender: str
+    named: Mapping[str, str]
+    generation: str | None
+    reply: str
+
+
 class Accepted(NamedTuple):
     """Ready for its handler. ``reply`` is None for a cast."""
 
     request: EndpointRequest
     contract: Contract
-    caller: Lifecycle
+    origin: Origin
     reply: str | None
+
+    @property
+    def caller(self) -> Lifecycle:
+        return self.origin.caller
 
     @property
     def args(self) -> JsonValue:
         return self.request.args
 
 
-Verdict = Discard | Refused | Accepted
+class Describes(NamedTuple):
+    """A request to describe the endpoint (C13.7-65)."""
+
+    request: EndpointRequest
+    origin: Origin
+    reply: str | None
+
+
+Verdict = Discard | Refused | Accepted | Describes
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What one instance serves: the dotted name of the endpoint, the instance and its epoch, and its contracts."""
+    """What one instance serves: the dotted name of the endpoint, the instance and its epoch, and its contracts;
+    ``describes``: it has a descriptor too."""
 
     space: str
     endpoint: str
     instance: str
     epoch: int
     contracts: Contracts
+    describes: bool = False
+    _origins: dict[str, Origin] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def judge(self, subject: str, header_names: Iterable[str], data: bytes) -> Verdict:
         """The verdict about one frame; never raises for what a frame holds."""
         if headers.carries_provenance(header_names):
             return Discard(Ignored.REDIRECTED)
-        try:
-            asked = endpoint.parse_request(subject)
-            caller = Lifecycle(Principal(asked.values["owner"], asked.values["actor"]), asked.values["uid"])
-        except InvalidName:
+        head, _, nonce = subject.rpartition(".")
+        origin = self._origins.get(head)
+        if origin is None:
+            try:
+                found = self._read(subject)
+            except InvalidName:
+                return Discard(Ignored.NO_SENDER)
+            if found is None:
+                return Discard(Ignored.ELSEWHERE)
+            origin = self._remember(head, found)
+        elif len(subject) > MAX_RAIL_SUBJECT or not _NONCE.accepts(nonce):
             return Discard(Ignored.NO_SENDER)
-        if not self._is_meant(asked):
-            return Discard(Ignored.ELSEWHERE)
         body = Body(data)
-        reply = asked.reply(self.instance, self.epoch) if body.answered else None
+        reply = origin.reply + nonce if body.answered else None
         try:
             request = read_request(body)
-            contract = self._agreed(asked, request)
+            self._check_op(origin, request)
+            if origin.command == DESCRIBE and self.describes:
+                _check_describe(origin, request)
+                return Describes(request, origin, reply)
+            return Accepted(request, self._agreed(origin, request), origin, reply)
         except Refusal as refusal:
             return Refused(body.id, refusal, reply)
-        return Accepted(request, contract, caller, reply)
+
+    def _read(self, subject: str) -> Origin | None:
+        """The origin of a request to this instance, None of one to another. Raises InvalidName for no request."""
+        asked = endpoint.parse_request(subject)
+        values = asked.values
+        caller = Lifecycle(Principal(values["owner"], values["actor"]), values["uid"])
+        if not self._is_meant(asked):
+            return None
+        reply = asked.reply(self.instance, self.epoch).removesuffix(values["nonce"])
+        return Origin(
+            asked.route,
+            asked.mode,
+            values["command"],
+            caller,
+            asked.sender,
+            asked.target,
+            values.get("generation"),
+            reply,
+        )
+
+    def _remember(self, head: str, origin: Origin) -> Origin:
+        if len(self._origins) >= REMEMBERED:
+            del self._origins[next(iter(self._origins))]
+        self._origins[head] = origin
+        return origin
 
     def _is_meant(self, asked: Request) -> bool:
         values = asked.values
@@ -102,20 +170,19 @@ class Serving:
             and values.get("instance", self.instance) == self.instance
         )
 
-    def _agreed(self, asked: Request, request: EndpointRequest) -> Contract:
-        """The contract that the request keeps, with its subject. Raises Refusal."""
-        command = asked.values["command"]
-        if request.op.endpoint != self.endpoint or request.op.command != command:
+    def _check_op(self, origin: Origin, request: EndpointRequest) -> None:
+        """What stands before the contract: the op of the subject, and the fence."""
+        if request.op.endpoint != self.endpoint or request.op.command != origin.command:
             raise _refused(Code.OP_MISMATCH, "op is not the endpoint and command of the subject")
-        self._check_bind(asked, request)
-        contract = self.contracts.get(command)
+        self._check_bind(origin, request)
+
+    def _agreed(self, origin: Origin, request: EndpointRequest) -> Contract:
+        """The contract that the request keeps, with its subject. Raises Refusal."""
+        contract = self.contracts.get(origin.command)
         if contract is None:
             raise _refused(Code.UNIMPLEMENTED, "this endpoint has no such command")
-        _check_target(asked, request, contract)
-        if request.sender.id != asked.sender:
-            raise _refused(Code.SENDER_MISMATCH, "from.id is not the sender of the subject")
-        if request.contract_class != contract.contract_class:
-            raise _refused(Code.CLASS_MISMATCH, f"the command is {contract.contract_class}")
+        _check_target(origin, request, contract.modes)
+        _check_sender(origin, request, contract.contract_class)
         if (request.goal is not None) is not contract.action:
             raise _refused(Code.BAD_REQUEST, "goalId stands exactly on actions")
         if request.op.input_digest != contract.input_digest or request.op.output_digest != contract.output_digest:
@@ -125,14 +192,14 @@ class Serving:
             raise _refused(Code.BAD_REQUEST, what)
         return contract
 
-    def _check_bind(self, asked: Request, request: EndpointRequest) -> None:
+    def _check_bind(self, origin: Origin, request: EndpointRequest) -> None:
         """The fence (C13.2-53): it stands before the contract, so that a split class is not reported as a mismatch."""
         bind = request.bind
         if bind is None:
             return
-        if asked.route == "all" or request.op.command == DESCRIBE:
+        if origin.route == "all" or request.op.command == DESCRIBE:
             raise _refused(Code.BAD_REQUEST, "bind stands on single requests alone, and not on describe")
-        if asked.route == "inst" and bind.instance != self.instance:
+        if origin.route == "inst" and bind.instance != self.instance:
             raise _refused(Code.BAD_REQUEST, "bind names another instance than the subject")
         if (bind.instance, bind.epoch) == (self.instance, self.epoch):
             return
@@ -149,19 +216,38 @@ class Serving:
         raise Refusal(code, "bound to another incarnation", Outcome.NOT_EXECUTED, detail)
 
 
-def _check_target(asked: Request, request: EndpointRequest, contract: Contract) -> None:
+def _check_describe(origin: Origin, request: EndpointRequest) -> None:
+    """Describe is untargeted and ephemeral, and has neither digests nor arguments (C13.3-15, C13.7-65)."""
+    _check_target(origin, request, ())
+    _check_sender(origin, request, EPHEMERAL)
+    if request.goal is not None:
+        raise _refused(Code.BAD_REQUEST, "goalId stands exactly on actions")
+    if request.op.input_digest is not None or request.op.output_digest is not None:
+        raise _refused(Code.CONTRACT_MISMATCH, "describe has no digests")
+    if request.args is not None:
+        raise _refused(Code.BAD_REQUEST, "args are not empty")
+
+
+def _check_sender(origin: Origin, request: EndpointRequest, contract_class: str) -> None:
+    if request.sender.id != origin.sender:
+        raise _refused(Code.SENDER_MISMATCH, "from.id is not the sender of the subject")
+    if request.contract_class != contract_class:
+        raise _refused(Code.CLASS_MISMATCH, f"the command is {contract_class}")
+
+
+def _check_target(origin: Origin, request: EndpointRequest, modes: tuple[str, ...]) -> None:
     """Body target against the mode of the subject (C13.2-29, -39, C13.3-20..22)."""
-    if asked.mode not in (contract.modes or (UNTARGETED,)):
+    if origin.mode not in (modes or (UNTARGETED,)):
         raise _refused(Code.TARGET_MISMATCH, "the command does not admit this authorization mode")
-    target, named = request.target, asked.target
-    if asked.mode in (UNTARGETED, "self"):
+    target = request.target
+    if origin.mode in (UNTARGETED, "self"):
         if target is not None:
             raise _refused(Code.TARGET_MISMATCH, "this form has no body target")
         return
     if target is None:
         raise _refused(Code.TARGET_MISMATCH, "this form needs a body target")
     told = {"to_owner": target.owner, "to_actor": target.actor, "to_uid": target.lifecycle_uid}
-    if any(told[name] != value for name, value in named.items()):
+    if any(told[name] != value for name, value in origin.named.items()):
         raise _refused(Code.TARGET_MISMATCH, "the body target is not that of the subject")
 
 

@@ -1,36 +1,41 @@
-"""An instance of an endpoint: it takes requests on its three routes and answers each call once (C13.2, C13.3).
+"""An instance of an endpoint: it takes requests on its three routes and answers each call once (C13.2, C13.3, C13.14).
 
     server = EndpointServer(connection, space, "delivery", instance, epoch, {"durable-join": join}, DELIVERY, ...)
     await server.start()
+    await server.wait()      # raises Superseded when another process is the instance now
 
-Frames are judged one after the other (``judge``); handlers run beside each other, so many in all and so many for one
-caller. What a request holds, or a handler raises, never ends the serving.
+Here are the rails and the life of the server; what is done with a request is in ``serve_run``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nats.aio.msg import Msg
-
+from sidecar.base.clock import Now, system_now
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, Stopped, Subscription, SubscriptionClosed
 from sidecar.rails.connection import Fault as Broken
-from sidecar.rails.endpoint.codes import Code, Outcome, Refusal, label
-from sidecar.rails.endpoint.contracts import Contracts
-from sidecar.rails.endpoint.envelope import encode_data, encode_refusal
-from sidecar.rails.endpoint.judge import Accepted, Discard, Refused, Serving
-from sidecar.rails.endpoint.slots import Slots
-from sidecar.rails.envelopes.errors import EnvelopeError, Fault
+from sidecar.rails.endpoint.call import Authorize, Call, Handler
+from sidecar.rails.endpoint.contracts import DESCRIBE, Contracts
+from sidecar.rails.endpoint.events import Emitter, Event
+from sidecar.rails.endpoint.judge import Serving
+from sidecar.rails.endpoint.serve_answers import Answers
+from sidecar.rails.endpoint.serve_results import Results
+from sidecar.rails.endpoint.serve_run import Dispatcher, Limits, Parts
+from sidecar.rails.endpoint.serve_targets import Targets
+from sidecar.rails.endpoint.view import Mappings
 from sidecar.rails.names import endpoint as subjects
 from sidecar.rails.names.endpoint import UNTARGETED
-from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.names.tokens import endpoint_token
+
+if TYPE_CHECKING:
+    from sidecar.rails.endpoint.serve_describe import Described
 
 WAITING: Final = 4_096
 """Handlers of commands that wait for something to come, in all; they are counted apart from those that work."""
@@ -39,25 +44,23 @@ PER_CALLER: Final = 32
 LONGEST_SECONDS: Final = 60.0
 """A handler that runs for longer is cancelled, and its outcome is unknown."""
 CLOSE_SECONDS: Final = 5.0
+DRAIN_SECONDS: Final = 30.0
 AGAIN_SECONDS: Final = 5.0
 """Until a rail that the broker does not let us subscribe is tried again."""
-_QUEUED, _QUEUED_BYTES = 8_192, 16 * 1024 * 1024
-_TURN: Final = 64
-"""Frames of one rail in a row before the others have their turn."""
+_TAKEN_AWAY: Final = frozenset(
+    (Broken.REVOKED, Broken.CREDENTIALS_REFUSED, Broken.AUTHORIZATION, Broken.EXPIRED, Broken.CREDENTIALS)
+)
+"""Ends of a connection after which its holder has no right to serve any more."""
+
+Called = Call
+"""What a handler is given."""
+Status = Callable[[str], Awaitable[None]]
+"""Told ``ready``, ``draining`` and ``exited``: the states of the instance's record (C13.7-61)."""
 
 
-class Called(NamedTuple):
-    """What a handler is given. ``lifecycle`` is the authenticated caller; ``args`` keep the contract."""
-
-    lifecycle: Lifecycle
-    name: str
-    args: JsonValue
-    id: str
-    deadline_ms: int | None = None
-
-
-Handler = Callable[[Called], Awaitable[JsonValue]]
-"""Gives the data of the answer, or raises Refusal with what it knows of the effect."""
+class Superseded(ConnectionFault):
+    """The credential of this incarnation is good no more: it was revoked, or there is none after it. The instance has
+    stopped (C13.14-01); whether another process serves instead of it is for the registry to say."""
 
 
 class _Rail(NamedTuple):
@@ -82,213 +85,194 @@ class EndpointServer:
         *,
         metrics: Metrics,
         log: Log,
+        described: Described | None = None,
+        mappings: Mappings | None = None,
+        authorize: Mapping[str, Authorize] | None = None,
+        events: Sequence[Event] = (),
+        status: Status | None = None,
+        results: Results | None = None,
+        issued: bool = False,
+        clock: Callable[[], Now] = system_now,
         at_once: int = 256,
         waiting: int = WAITING,
         per_caller: int = PER_CALLER,
         longest: float = LONGEST_SECONDS,
         again: float = AGAIN_SECONDS,
     ) -> None:
-        """ValueError for a handler without a contract."""
+        """``described`` makes it answer describe, ``issued`` serve callers with issued credentials too (C13.2-27).
+        ValueError for a handler without a contract."""
         if unknown := handlers.keys() - contracts.keys():
             raise ValueError(f"no contract for {', '.join(sorted(unknown))}")
         served = {command: contracts[command] for command in handlers}
-        self._serving = Serving(space, endpoint, instance, epoch, served)
-        self._connection, self._handlers = connection, dict(handlers)
-        self._metrics, self._log = metrics, log
-        self._slots = {False: Slots(at_once, per_caller), True: Slots(waiting, per_caller)}
-        self._longest, self._again = longest, again
+        self._serving = Serving(space, endpoint, instance, epoch, served, described is not None)
+        names: dict[str, str | int] = {"space": space, "endpoint": endpoint_token(endpoint)}
+        self._emitter = Emitter(
+            connection, {**names, "instance": instance, "epoch": epoch}, events, metrics=metrics, clock=clock
+        )
+        self._answers = Answers(connection, metrics, log)
+        self._dispatcher = Dispatcher(
+            self._serving,
+            handlers,
+            self._answers,
+            Limits(at_once=at_once, waiting=waiting, per_caller=per_caller, longest=longest),
+            Parts(
+                targets=Targets(mappings, authorize or {}, log),
+                described=described,
+                emits=self._emitter,
+                results=Results() if results is None else results,
+            ),
+            metrics,
+            log,
+        )
+        self._connection, self._status, self._again = connection, status, again
+        self._log, self._metrics, self._lost = log, metrics, metrics.gauge("endpoint_rails_lost")
+        commands = [*handlers, *([DESCRIBE] if described is not None else [])]
+        self._rails = tuple(self._all_rails(commands, (False, True) if issued else (False,)))
         self._live: dict[_Rail, Subscription] = {}
-        self._readers: set[asyncio.Task[None]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._rails = tuple(self._all_rails())
+        self._regaining: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+        self._why: ConnectionFault | None = None
         self._started = False
-        self._closing = asyncio.Event()
 
     @property
     def serving(self) -> bool:
         """Whether requests can reach this instance now: every rail stands, and there is a link to the broker."""
-        read = len(self._live) == len(self._rails) and not any(reader.done() for reader in self._readers)
-        return self._started and read and self._connection.linked
+        return self._started and len(self._live) == len(self._rails) and self._connection.linked
 
-    def _all_rails(self) -> Iterator[_Rail]:
+    def _all_rails(self, commands: Sequence[str], issued: Sequence[bool]) -> Iterator[_Rail]:
         """Per command: the class rail by queue group alone (C13.2-15), every instance, and this instance."""
         here = self._serving
         token = endpoint_token(here.endpoint)
-        for command in self._handlers:
+        for command in commands:
             names = {"space": here.space, "endpoint": token, "command": command}
-            for route, queue in (("one", token), ("all", "")):
-                yield _Rail(subjects.REQUESTS[route, UNTARGETED, False].subtree(**names), queue)
-            named = subjects.REQUESTS["inst", UNTARGETED, False].subtree(**names, instance=here.instance)
-            yield _Rail(named, "")
+            for rail in issued:
+                for route, queue in (("one", token), ("all", "")):
+                    yield _Rail(subjects.REQUESTS[route, UNTARGETED, rail].subtree(**names), queue)
+                named = subjects.REQUESTS["inst", UNTARGETED, rail].subtree(**names, instance=here.instance)
+                yield _Rail(named, "")
 
     async def start(self) -> None:
         """Serve; every rail stands when this returns. Raises PermissionViolation, NotConnected, Stopped."""
-        try:
-            for rail in self._rails:
-                self._live[rail] = await self._subscribe(rail)
-        except BaseException:
-            await self.close()
-            raise
+        self._live = await self._subscribed(self._rails)
         self._started = True
-        self._readers = {asyncio.create_task(self._hear(rail)) for rail in self._rails}
+        await self._report("ready")
 
-    async def _subscribe(self, rail: _Rail) -> Subscription:
-        return await self._connection.subscribe(rail.subject, rail.queue, max_messages=_QUEUED, max_bytes=_QUEUED_BYTES)
+    async def _subscribed(self, rails: Sequence[_Rail]) -> dict[_Rail, Subscription]:
+        wanted = [(rail.subject, rail.queue, functools.partial(self._ended, rail)) for rail in rails]
+        taps = await self._connection.taps(wanted, self._dispatcher.take)
+        return dict(zip(rails, taps, strict=True))
 
-    # ---- requests ----
+    async def emit(self, event: Event, data: JsonValue, correlation: Mapping[str, str] | None = None) -> int:
+        """Publish an event of this endpoint; the sequence under which it is stored. Raises EventInvalid, and what
+        ``store`` raises."""
+        return await self._emitter.emit(event, data, correlation)
 
-    async def _hear(self, rail: _Rail) -> None:
-        """Take what comes on one rail, over every reconnection, until the server or the connection ends."""
-        while True:
-            subscription = self._live[rail]
-            try:
-                await self._read(subscription)
-            except (SubscriptionClosed, Stopped):
-                return
-            except ConnectionFault as error:
-                # The grants of this login do not have the rail any more.
-                self._log.error("endpoint_rail_lost", subject=rail.subject, fault=error.fault.value)
-                del self._live[rail]
-                with self._lost():
-                    if not await self._regain(rail):
-                        return
+    # ---- what happens to the rails ----
 
-    async def _read(self, subscription: Subscription) -> None:
-        while True:
-            for _ in range(_TURN):
-                await self._take(await subscription.next())
-            await asyncio.sleep(0)
-
-    @contextlib.contextmanager
-    def _lost(self) -> Iterator[None]:
-        gauge = self._metrics.gauge("endpoint_rails_lost")
-        gauge.inc()
-        try:
-            yield
-        finally:
-            gauge.dec()
-
-    async def _regain(self, rail: _Rail) -> bool:
-        """Try until the rail stands again; False when the server or the connection has ended."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), self._again)
-                return False
-            try:
-                self._live[rail] = await self._subscribe(rail)
-            except Stopped:
-                return False
-            except ConnectionFault:
-                continue
-            self._log.info("endpoint_rail_regained", subject=rail.subject)
-            return True
-
-    async def _take(self, message: Msg) -> None:
-        verdict = self._serving.judge(message.subject, message.headers or (), message.data)
-        if isinstance(verdict, Discard):
-            self._metrics.counter("endpoint_discarded", verdict.why.value).inc()
-            self._log.warning("endpoint_discarded", reason=verdict.why.value)
+    def _ended(self, rail: _Rail, error: Exception) -> None:
+        """A rail has ended, for whatever reason."""
+        known = self._live.pop(rail, None)
+        if known is None or isinstance(error, SubscriptionClosed):
             return
-        if isinstance(verdict, Accepted):
-            slots = self._slots[verdict.contract.waits]
-            if slots.take(verdict.caller):
-                task = asyncio.create_task(self._run(verdict, slots))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-                return
-            refusal = Refusal(Code.RESOURCE_EXHAUSTED, "too many requests run now", Outcome.NOT_EXECUTED)
-            verdict = Refused(verdict.request.id, refusal, verdict.reply)
-        await self._refuse(verdict)
-
-    async def _refuse(self, refused: Refused) -> None:
-        code = label(refused.refusal.code)
-        self._metrics.counter("endpoint_requests", code).inc()
-        self._log.info("endpoint_refused", code=code)
-        await self._answer(refused.reply, refused.id, encode_refusal(refused.id, refused.refusal))
-
-    async def _run(self, accepted: Accepted, slots: Slots) -> None:
-        """One handler and its answer, in a place of its own."""
-        loop = asyncio.get_running_loop()
-        gauge = self._metrics.gauge("endpoint_handlers", "waiting" if accepted.contract.waits else "working")
-        begun, identity = loop.time(), accepted.request.id
-        gauge.inc()
-        try:
-            try:
-                data = await self._handled(accepted)
-            except Refusal as refusal:
-                await self._refuse(Refused(identity, refusal, accepted.reply))
-            else:
-                self._metrics.counter("endpoint_requests", "ok").inc()
-                await self._answer(accepted.reply, identity, data)
-        finally:
-            gauge.dec()
-            self._metrics.histogram("endpoint_request_seconds").observe(loop.time() - begun)
-            slots.give_back(accepted.caller)
-
-    async def _handled(self, accepted: Accepted) -> bytes:
-        """The answer with what the handler gives, within its contract. Raises Refusal for everything else
-        (C13.3-40..45)."""
-        request = accepted.request
-        called = Called(accepted.caller, request.sender.name, request.args, request.id, request.deadline_ms)
-        scope = asyncio.timeout(self._longest)
-        try:
-            async with scope:
-                data = await self._handlers[accepted.contract.command](called)
-        except Refusal:
-            raise
-        except asyncio.CancelledError:
-            # The server closes: the caller is told that nobody knows.
-            raise Refusal(Code.UNAVAILABLE, "the instance stops", Outcome.UNKNOWN) from None
-        except Exception as error:
-            if scope.expired():
-                self._failed("overrun", accepted, error)
-                raise Refusal(Code.DEADLINE_EXCEEDED, "the handler ran for too long", Outcome.UNKNOWN) from None
-            self._failed("raised", accepted, error)
-            raise Refusal(Code.INTERNAL, "the handler failed", Outcome.UNKNOWN) from None
-        fault = accepted.contract.output.check(data)
-        if fault is None:
-            try:
-                return encode_data(request.id, data)
-            except EnvelopeError as error:
-                fault = Fault(error.field, error.why)
-        self._failed("result", accepted, f"{fault.field} {fault.why}")
-        raise Refusal(Code.INTERNAL, "the result is not what the contract says", Outcome.EXECUTED)
-
-    def _failed(self, kind: str, accepted: Accepted, why: object) -> None:
-        self._metrics.counter("endpoint_handler_failures", kind).inc()
-        text = told(why) if isinstance(why, Exception) else why
-        self._log.error(f"endpoint_handler_{kind}", command=accepted.contract.command, why=text)
-
-    async def _answer(self, reply: str | None, identity: str, data: bytes) -> None:
-        """Send an answer; a cast has none, whatever became of it (C13.3-18)."""
-        if reply is None:
+        if isinstance(error, Stopped):
+            self._stopped(error)
             return
+        # The grants of this login do not have the rail any more.
+        fault = error.fault.value if isinstance(error, ConnectionFault) else Broken.UNKNOWN.value
+        self._log.error("endpoint_rail_lost", subject=rail.subject, fault=fault)
+        task = asyncio.create_task(self._regain(rail))
+        self._regaining.add(task)
+        task.add_done_callback(self._regaining.discard)
+
+    async def _regain(self, rail: _Rail) -> None:
+        """Try until the rail stands again, or the connection has ended."""
+        self._lost.inc()
         try:
-            await self._connection.send(reply, data)
-        except ConnectionFault as error:
-            if error.fault is Broken.MAX_PAYLOAD:
-                self._metrics.counter("endpoint_answers_lost", "too_large").inc()
-                refusal = Refusal(Code.RESOURCE_EXHAUSTED, "the answer is too large to be sent", Outcome.EXECUTED)
-                await self._answer(reply, identity, encode_refusal(identity, refusal))
+            while True:
+                await asyncio.sleep(self._again)
+                try:
+                    self._live |= await self._subscribed((rail,))
+                except Stopped as error:
+                    self._stopped(error)
+                    return
+                except ConnectionFault:
+                    continue
+                self._log.info("endpoint_rail_regained", subject=rail.subject)
                 return
-            self._metrics.counter("endpoint_answers_lost", "not_connected").inc()
-            self._log.warning("endpoint_answer_lost", fault=error.fault.value)
+        finally:
+            self._lost.dec()
+
+    def _stopped(self, error: Stopped) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(error))
+
+    async def _stop(self, error: Stopped) -> None:
+        """The connection has ended: what runs is cancelled, because nothing can be answered and, superseded, nothing
+        may be done any more."""
+        taken_away = error.fault in _TAKEN_AWAY
+        self._why = (
+            Superseded(error.fault, f"this incarnation may not serve any more: {error}") if taken_away else error
+        )
+        if taken_away:
+            self._metrics.counter("endpoint_superseded").inc()
+        self._log.error("endpoint_superseded" if taken_away else "endpoint_stopped", fault=error.fault.value)
+        self._started, self._dispatcher.closed = False, True
+        self._forget_rails()
+        await self._dispatcher.stop(CLOSE_SECONDS)
+        self._over.set()
+
+    def _forget_rails(self) -> None:
+        self._live.clear()
+        for task in self._regaining:
+            task.cancel()
+
+    # ---- the end ----
+
+    async def wait(self) -> None:
+        """Return when the server was drained or closed. Raises Superseded when the credential was taken away, Stopped
+        when the connection ended for another reason."""
+        await self._over.wait()
+        if self._why is not None:
+            raise self._why
+
+    async def drain(self, seconds: float = DRAIN_SECONDS) -> None:
+        """End without a loss: no more of the class rail, so that others take what comes; what this instance has been
+        given is finished within ``seconds``; requests to it by name are refused meanwhile; then the rest ends."""
+        self._dispatcher.draining = True
+        await self._report("draining")
+        clock = asyncio.get_running_loop().time
+        end = clock() + seconds
+        await self._leave([rail for rail in self._live if rail.queue], seconds)
+        await self._dispatcher.settle(max(0.0, end - clock()))
+        await self.close(CLOSE_SECONDS)
+
+    async def _leave(self, rails: Sequence[_Rail], seconds: float) -> None:
+        """End some rails; what the broker has sent on them is still taken."""
+        left = [self._live.pop(rail) for rail in rails]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._connection.drain(left)
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Take nothing more and wait for running handlers, at most ``seconds``; the rest are cancelled, and their
         callers told that the outcome is unknown. May be called twice."""
         self._started = False
-        self._closing.set()
-        for subscription in list(self._live.values()):
-            await subscription.close()  # what has come is still taken
-        if self._readers:
-            await asyncio.wait(self._readers, timeout=seconds)
-        for reader in self._readers:
-            reader.cancel()
-        self._readers = set()
-        self._live.clear()
-        for _ in range(2):  # once by themselves, once when they were told to
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=seconds)
-            for task in self._tasks:
-                task.cancel()
+        await self._leave(list(self._live), seconds)
+        self._dispatcher.closed = True
+        self._forget_rails()
+        await self._dispatcher.settle(seconds)
+        await self._dispatcher.stop(seconds)
+        await self._answers.settle(seconds)
+        if not self._over.is_set():
+            await self._report("exited")
+            self._over.set()
+
+    async def _report(self, state: str) -> None:
+        """Tell the record of this instance; nothing hangs on it here."""
+        if self._status is None:
+            return
+        try:
+            await self._status(state)
+        except Exception as error:
+            self._log.warning("endpoint_status_untold", state=state, why=told(error))

@@ -89,7 +89,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
 def test_a_space_is_made_once_and_proved_afterwards(operator: Operator) -> None:
     first = answer("create", "main", *operator.at)
     assert first["form"] == "mediated"
-    assert len(first["made"]) == 13
+    assert len(first["made"]) == 27
     again = answer("create", "main", *operator.at)
     assert again["made"] == []
     assert again["account"] == first["account"]

@@ -171,7 +171,7 @@ async def test_a_backup_holds_every_stream_but_those_that_come_back_by_themselve
     assert "KV_cotal_anycast_main" in found["leave"]
     assert not set(kept) & set(found["leave"])
     assert {"CHAT_main", "DM_main", "TASK_main", "INBOX_main", "DLV_main", "KV_cotal_acl_main"} <= set(kept)
-    assert len(kept) + len(found["leave"]) == 13
+    assert len(kept) + len(found["leave"]) == 27
     assert (kept["CHAT_main"]["first_seq"], kept["CHAT_main"]["last_seq"]) == (1, 3)
     assert found["files"] == [str(broker.directory / "trust"), str(broker.directory / "spaces" / "main")]
     steps = found["restore"]

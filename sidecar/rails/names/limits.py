@@ -61,3 +61,14 @@ MAX_CONSUMERS = 100_000
 """Consumers of one stream: durables of members, readers, watchers."""
 DEFAULT_PORT = 4_222
 MIN_BROKER = (2, 12)
+
+RECOVERY_LAG_SECONDS = 86_400
+"""How far behind a writer of the control surface may be and still find what it has to do (C13.12)."""
+EVENT_SECONDS = 86_400
+FACT_SECONDS = 91 * 86_400
+"""The longest of horizon, result and receipt retention, and one day (C13.12-26, OPEN C13.12-c)."""
+MAX_DEADLINE_SECONDS = 30 * 86_400
+TIMER_SECONDS = MAX_DEADLINE_SECONDS + 86_400
+MAX_WORK_EXPIRY_SECONDS = 30 * 86_400
+WORK_SECONDS = MAX_WORK_EXPIRY_SECONDS + 86_400
+SUBMISSION_WINDOW_MS = 100

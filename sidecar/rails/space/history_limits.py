@@ -16,7 +16,8 @@ from nats.aio.client import Client
 from sidecar.rails.names import api, consumers, limits, streams
 from sidecar.rails.names.streams import Stream
 from sidecar.rails.space.asking import BrokerRefused, ask
-from sidecar.rails.space.layout import NANOSECONDS, UNLIMITED, History, InvalidLimit
+from sidecar.rails.space.layout import History, InvalidLimit
+from sidecar.rails.space.layout_control import NANOSECONDS, UNLIMITED
 from sidecar.rails.space.retire import subjects_of
 
 PARTS: Final = {

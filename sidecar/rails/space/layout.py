@@ -14,9 +14,7 @@ from sidecar.rails.names import buckets, consumers, limits, streams, subjects
 from sidecar.rails.names.buckets import Bucket
 from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.names.streams import Stream
-
-NANOSECONDS: Final = 1_000_000_000
-UNLIMITED: Final = -1
+from sidecar.rails.space.layout_control import NANOSECONDS, UNLIMITED, age_fault, control_fields, min_ages
 
 _BASE: Final[Mapping[str, Any]] = {
     "retention": "limits",
@@ -45,7 +43,17 @@ _BASE: Final[Mapping[str, Any]] = {
     "allow_msg_counter": False,
     "allow_atomic": False,
 }
-_ABSENT: Final = ("mirror", "sources", "subject_transform", "republish", "placement", "first_seq", "template_owner")
+_ABSENT: Final = (
+    "mirror",
+    "sources",
+    "subject_transform",
+    "republish",
+    "placement",
+    "first_seq",
+    "template_owner",
+    # With it the server switches rollup on and the refusal of purges off, without a word (OPEN C13.12-a).
+    "subject_delete_marker_ttl",
+)
 """Fields that change where messages come from or go to; none of them is ever set."""
 
 
@@ -115,6 +123,10 @@ def configurations(space: str, history: Limits) -> dict[str, dict[str, Any]]:
             _bucket(buckets.ACL, space, {}),
             _bucket(buckets.DELIVERY, space, _ttl(limits.DELIVERY_LEASE_SECONDS * 1000)),
             _bucket(buckets.MANAGER, space, _ttl(limits.MANAGER_LEASE_SECONDS * 1000)),
+            *(
+                (name, {**_BASE, **fields, "name": name, "subjects": subjects_of})
+                for name, (subjects_of, fields) in control_fields(space).items()
+            ),
         ]
     )
 
@@ -189,13 +201,16 @@ def _ttl(milliseconds: int) -> dict[str, int]:
 def drift(space: str, name: str, found: Mapping[str, Any]) -> list[str]:
     """How a broker's stream differs from what it must be; empty when it is right.
 
-    The numbers of replicas and consumers are the operator's, history limits are if they are legal (C8-14, C8-16).
+    The numbers of replicas and consumers are the operator's, history limits are if they are legal (C8-14, C8-16), ages
+    of the control surface if they are no shorter than what may be asked for again (C13.8-44).
     Metadata is not compared: it is bookkeeping of the server.
     """
     wanted = configurations(space, Limits())[name]
     free = {"num_replicas", "max_consumers"}
     if (youngest := _ADJUSTABLE.get(name.removesuffix(f"_{space}"))) is not None:
         free |= {"max_age", "max_msgs_per_subject"}
+    if (least := min_ages(space).get(name)) is not None:
+        free.add("max_age")
     differences = [
         f"{field} is {found.get(field)!r}, must be {value!r}"
         for field, value in wanted.items()
@@ -203,6 +218,8 @@ def drift(space: str, name: str, found: Mapping[str, Any]) -> list[str]:
         if field not in free and found.get(field, type(value)()) != value
     ]
     if youngest is not None and (fault := _illegal(found, youngest)):
+        differences.append(fault)
+    if least is not None and (fault := age_fault(found, least)):
         differences.append(fault)
     return differences + [f"{field} must not be set" for field in _ABSENT if found.get(field)]
 

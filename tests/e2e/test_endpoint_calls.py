@@ -60,7 +60,7 @@ async def test_each_call_has_one_answer_of_one_instance(here: Room) -> None:
         assert other.called
         assert {called.lifecycle.principal.dot for called in one.called} == {"local.alice", "local.bob"}
         assert {called.id for called in one.called}.isdisjoint({called.id for called in other.called})
-        assert metrics.totals("endpoint_calls") == {("ok",): 40}
+        assert metrics.totals("endpoint_calls") == {("call", "ok"): 40}
         assert metrics.totals("endpoint_replies_dropped") == {}
         assert one.server.serving
         assert other.server.serving
@@ -131,7 +131,7 @@ async def test_a_call_that_reached_nobody_was_not_executed(here: Room) -> None:
             assert (local.code, local.outcome) == (Code.BAD_REQUEST, Outcome.NOT_EXECUTED)
         unknown = await failed(caller, "no-such-command")
         assert (unknown.code, unknown.outcome) == (Code.UNIMPLEMENTED, Outcome.NOT_EXECUTED)
-        assert metrics.totals("endpoint_calls")[("bad-request",)] == 6
+        assert metrics.totals("endpoint_calls")[("call", "bad-request")] == 6
     assert (await failed(caller)).outcome is Outcome.NOT_EXECUTED  # a closed caller sends nothing
     async with here.responder() as (user, _), here.caller(entropy=bytes) as (same, _):
         await user.client.subscribe(one_rail(), queue=DELIVERY_ENDPOINT)

@@ -37,12 +37,43 @@ _PLANE: Final = one_of("kind", "manager", "delivery")
 _VERDICT: Final = one_of("outcome", "bound", "unbound", "stale", "unknown")
 
 METRICS: Final[tuple[Metric, ...]] = (
-    Metric("sidecar_endpoint_calls", Kind.COUNTER, "Calls made on the endpoint rails, by how they ended.", (_RESULT,)),
+    Metric(
+        "sidecar_endpoint_calls",
+        Kind.COUNTER,
+        "Requests made on the endpoint rails, by verb and by how they ended.",
+        (one_of("verb", "call", "cast", "scatter", "describe", "probe", "endpoints"), _RESULT),
+    ),
     Metric(
         "sidecar_endpoint_call_seconds",
         Kind.HISTOGRAM,
-        "Seconds that those calls took, failed ones included.",
+        "Seconds that those requests took, with all their repeats, failed ones included.",
         buckets=_LONG,
+    ),
+    Metric(
+        "sidecar_endpoint_call_repeats",
+        Kind.COUNTER,
+        "Requests that were sent again by themselves: proved not executed, of a command that only reads, after a "
+        "refused bind, a target that the instance does not host or a contract that changed, an unanswered describe.",
+        (one_of("reason", "not_executed", "read", "bind", "unmapped", "contract", "unanswered"),),
+    ),
+    Metric(
+        "sidecar_endpoint_resolve_seconds",
+        Kind.HISTOGRAM,
+        "Seconds until a contract that was not at hand was described, fetched, verified and compiled.",
+        buckets=_LONG,
+    ),
+    Metric(
+        "sidecar_endpoint_scatter_replies",
+        Kind.COUNTER,
+        "Expected instances and replies of scatters, by class.",
+        (one_of("class", "answered", "duplicate", "unexpected", "churn", "late", "missing"),),
+    ),
+    Metric(
+        "sidecar_endpoint_watch_gaps",
+        Kind.COUNTER,
+        "Times that a watch could not be sure to have everything: a replay or a record that could not be read, events "
+        "that are not stored any more, frames that are no events.",
+        (one_of("reason", "replay", "record", "retention", "invalid"),),
     ),
     Metric(
         "sidecar_endpoint_replies_dropped",

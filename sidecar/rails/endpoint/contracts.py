@@ -1,17 +1,27 @@
-"""What a command takes and gives, as data: shapes, class and digests (13.7), and the commands of the delivery endpoint.
-
-Both sides take a contract from here: the caller pins its digests and checks what it sends, the server refuses other
-digests and checks what comes and what its handlers give.
-"""
+"""The contracts that are compiled in: those of the delivery endpoint, and with them those of the registry (13.7)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.base.strictjson import JsonValue, canonical
+from sidecar.rails.endpoint.artifacts import digest as digest
+from sidecar.rails.endpoint.clusters import CLASSES as CLASSES
+from sidecar.rails.endpoint.clusters import DESCRIBE as DESCRIBE
+from sidecar.rails.endpoint.clusters import EPHEMERAL as EPHEMERAL
+from sidecar.rails.endpoint.clusters import JOURNAL as JOURNAL
+from sidecar.rails.endpoint.clusters import READ
+from sidecar.rails.endpoint.clusters import RESERVED as RESERVED
+from sidecar.rails.endpoint.contract import Compiled as Compiled
+from sidecar.rails.endpoint.contract import Contract as Contract
+from sidecar.rails.endpoint.contract import Contracts as Contracts
+from sidecar.rails.endpoint.contract import closure_digest as closure_digest
+from sidecar.rails.endpoint.contract import contracts as contracts
+from sidecar.rails.endpoint.contract import default_capability as default_capability
+from sidecar.rails.endpoint.contract import document as document
+from sidecar.rails.endpoint.contract import joined as joined
+from sidecar.rails.endpoint.contract import surface_of as surface_of
+from sidecar.rails.endpoint.registry_contracts import REGISTRY, REGISTRY_ENDPOINT
 from sidecar.rails.endpoint.shapes import (
     BOOLEAN,
     TRUE,
@@ -25,62 +35,8 @@ from sidecar.rails.endpoint.shapes import (
     texts,
     whole,
 )
-from sidecar.rails.envelopes.shapes import Shape, constant, matching, words
+from sidecar.rails.envelopes.shapes import constant, matching, words
 from sidecar.rails.names.limits import MAX_CHANNEL, MAX_DISPLAY_NAME, MAX_KEY, MAX_SUBJECT
-from sidecar.rails.names.tokens import GRAMMARS
-
-DESCRIBE: Final = "describe"
-RESERVED: Final = frozenset({DESCRIBE, "cancel"})
-"""Command names that no contract declares for itself (C13.2-08)."""
-EPHEMERAL: Final = "ephemeral"
-JOURNAL: Final = "journal"
-CLASSES: Final = (EPHEMERAL, JOURNAL)
-_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-
-
-def digest(value: JsonValue) -> str:
-    """The artifact digest of one JSON document: SHA-256 of its RFC 8785 form (C13.7-27, -30)."""
-    return f"sha256:{hashlib.sha256(canonical(value)).hexdigest()}"
-
-
-def closure_digest(schema: Mapping[str, JsonValue]) -> str:
-    """What a request pins for a schema that refers to nothing: the digest of its manifest (C13.7-28, -29)."""
-    return digest({"v": 1, "root": digest(schema), "members": []})
-
-
-def document(shape: Shape) -> dict[str, JsonValue]:
-    """The schema artifact of a shape. That of nothing is exactly ``{"type":"null"}`` (C13.7-26)."""
-    return dict(shape.schema) if shape is VOID else {"$schema": _DIALECT, **shape.schema}
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """One command. ``waits`` marks one that may wait for something to come, and is counted apart from working ones.
-
-    ``modes`` are the authorization modes of a targeted command, empty for an untargeted one (C13.2-20).
-    """
-
-    command: str
-    input: Shape
-    output: Shape
-    contract_class: str = EPHEMERAL
-    modes: tuple[str, ...] = ()
-    action: bool = False
-    waits: bool = False
-    input_digest: str = field(init=False)
-    output_digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        GRAMMARS["command"].check(self.command)
-        if self.command in RESERVED:
-            raise ValueError(f"{self.command} is a reserved command name")
-        object.__setattr__(self, "input_digest", closure_digest(document(self.input)))
-        object.__setattr__(self, "output_digest", closure_digest(document(self.output)))
-
-
-Contracts = Mapping[str, Contract]
-
-# ---- the delivery endpoint ----
 
 MAX_BATCH: Final = 64
 """Frames in one answer to ``fetch``."""
@@ -154,11 +110,6 @@ _ANYCAST = by_word(
 """What became of a request for a role (C8.1-36)."""
 
 
-def contracts(*listed: Contract) -> Contracts:
-    """Contracts by their command."""
-    return {one.command: one for one in listed}
-
-
 DELIVERY: Final = contracts(
     Contract(
         "durable-join",
@@ -170,15 +121,16 @@ DELIVERY: Final = contracts(
         closed({"channel": _CHANNEL, "generation": _SEQUENCE}),
         closed({"channel": _CHANNEL}, {"alreadyLeft": BOOLEAN}),
     ),
-    Contract("list-memberships", VOID, closed({"memberships": array(_MEMBERSHIP, MAX_MEMBERSHIPS)})),
+    Contract("list-memberships", VOID, closed({"memberships": array(_MEMBERSHIP, MAX_MEMBERSHIPS)}), effect=READ),
     Contract(
         "lifecycle-memberships",
         closed({"lifecycle": text(194, 1)}),
         closed({"memberships": array(_MEMBER_ROW, MAX_MEMBERSHIPS)}),
+        effect=READ,
     ),
-    Contract("anycast-status", _REQUEST, _ANYCAST),
+    Contract("anycast-status", _REQUEST, _ANYCAST, effect=READ),
     Contract("anycast-cancel", _REQUEST, _ANYCAST),
-    Contract("anycast-takes", VOID, closed({"takes": TRUE})),
+    Contract("anycast-takes", VOID, closed({"takes": TRUE}), effect=READ),
     Contract(
         "fetch",
         closed(
@@ -212,6 +164,7 @@ DELIVERY: Final = contracts(
             {"after": _SEQUENCE, "upTo": _SEQUENCE, "sinceMs": _SEQUENCE},
         ),
         closed({"frames": array(FRAME, MAX_HISTORY), "frontier": _SEQUENCE, "complete": BOOLEAN}),
+        effect=READ,
     ),
     Contract(
         "read-registry",
@@ -223,6 +176,7 @@ DELIVERY: Final = contracts(
             },
             {"next": _KEY},
         ),
+        effect=READ,
     ),
     Contract(
         "read-roster",
@@ -236,11 +190,18 @@ DELIVERY: Final = contracts(
             },
             {"next": _KEY},
         ),
+        effect=READ,
     ),
-    Contract("task-epoch", VOID, closed({"epoch": text(64, 1)})),
-    Contract("lease-holder", VOID, closed({}, {"holder": text(129, 3)})),
+    Contract("task-epoch", VOID, closed({"epoch": text(64, 1)}), effect=READ),
+    Contract("lease-holder", VOID, closed({}, {"holder": text(129, 3)}), effect=READ),
 )
 """The commands of the delivery endpoint (OPEN C7-a, C8.1-34, C9-47)."""
 DELIVERY_ENDPOINT: Final = "delivery"
-KNOWN: Final[Mapping[str, Contracts]] = {DELIVERY_ENDPOINT: DELIVERY}
-"""Contracts that are compiled in, by endpoint name."""
+DELIVERY_CLUSTER: Final = "ai.cotal.delivery"
+KNOWN: Final[Mapping[str, Contracts]] = {DELIVERY_ENDPOINT: DELIVERY, REGISTRY_ENDPOINT: REGISTRY}
+"""Contracts that are compiled in, by endpoint name. Their effects are our own word for callers (C13.7-11)."""
+
+
+def delivery_surface() -> Compiled:
+    """What the delivery endpoint registers and describes."""
+    return surface_of(DELIVERY_CLUSTER, DELIVERY, endpoint=DELIVERY_ENDPOINT)

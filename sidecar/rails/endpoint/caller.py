@@ -1,10 +1,12 @@
-"""Calls on the endpoint rails: one subscription for the replies of a lifecycle, one nonce for each call (C13.2, C13.3).
+"""Calls on the endpoint rails: call, cast, scatter, describe, probe, watch and the registry's listing (C13.5).
 
     caller = Caller(connection, space, lifecycle, "alice")
-    data = await caller.call("delivery", "durable-join", {"channel": "general", "joinCursor": 7})
+    data = await caller.call("dev.sidecar.sample", "echo", {"text": "hi"})
+    found = await caller.scatter("dev.sidecar.sample", "whoami", seconds=2.0)
 
 A call ends in one of three ways: with the data of the answer, with ``CallRefused`` (the endpoint's own words), or with
-``CallFailed`` (what happened on the way). Both errors say in ``outcome`` whether the command may have had its effect.
+``CallFailed`` (what happened on the way). Both errors say in ``outcome`` whether the command may have had its effect,
+and name ``endpoint``, ``command`` and ``id``.
 """
 
 from __future__ import annotations
@@ -12,73 +14,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
-
-from nats.aio.msg import Msg
+from typing import Any, Final, Protocol, cast
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import (
-    Connection,
-    ConnectionFault,
-    Fault,
-    NotSent,
-    PermissionViolation,
-    Subscription,
-    SubscriptionClosed,
-)
-from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome, label
-from sidecar.rails.endpoint.contracts import KNOWN, Contract, Contracts
-from sidecar.rails.endpoint.envelope import (
-    MAX_DEADLINE_MS,
-    NO_ID,
-    VERSION,
-    EndpointRequest,
-    Op,
-    Sender,
-    decode_reply,
-)
-from sidecar.rails.endpoint.shapes import VOID
-from sidecar.rails.envelopes.errors import EnvelopeError
-from sidecar.rails.names import endpoint as subjects
-from sidecar.rails.names import headers
-from sidecar.rails.names.endpoint import UNTARGETED
-from sidecar.rails.names.errors import InvalidName
+from sidecar.rails.connection import Connection
+from sidecar.rails.endpoint.calls_desk import REGISTRY, Desk, Job, named
+from sidecar.rails.endpoint.calls_request import Rail, check_bind, check_id, check_seconds, checked_args
+from sidecar.rails.endpoint.calls_scatter import scatter
+from sidecar.rails.endpoint.calls_types import CALL_SECONDS as CALL_SECONDS
+from sidecar.rails.endpoint.calls_types import Answer as Answer
+from sidecar.rails.endpoint.calls_types import Described as Described
+from sidecar.rails.endpoint.calls_types import Listing as Listing
+from sidecar.rails.endpoint.calls_types import Probe as Probe
+from sidecar.rails.endpoint.calls_types import Scattered as Scattered
+from sidecar.rails.endpoint.calls_types import To as To
+from sidecar.rails.endpoint.calls_wire import AT_ONCE as AT_ONCE
+from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome, label, unsent
+from sidecar.rails.endpoint.contracts import DESCRIBE, JOURNAL, KNOWN, Contract, Contracts
+from sidecar.rails.endpoint.envelope import Bind as Bind
+from sidecar.rails.endpoint.envelope import Sender
+from sidecar.rails.endpoint.watch_events import EventWatch
+from sidecar.rails.endpoint.watch_instance import InstanceWatch
 from sidecar.rails.names.principals import Lifecycle
-from sidecar.rails.names.tokens import endpoint_token
 
-AT_ONCE: Final = 1_024
-"""Calls of one caller that wait for an answer; one more is refused locally."""
-_NONCE_BYTES: Final = 16
-"""128 bits (C13.2-17), written in hexadecimal: no two nonces differ in case alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A call that is out."""
-
-    endpoint: str
-    request: str
-    sentinel: str
-    answer: asyncio.Future[tuple[Msg, Mapping[str, str]] | None]
-    """The reply with its subject taken apart; None for nobody there."""
-
-    def is_told_of_nobody(self, message: Msg) -> bool:
-        """The one thing that comes on the sentinel, where the broker alone speaks (C13.3-49)."""
-        return (
-            message.subject == self.sentinel
-            and not self.answer.done()
-            and headers.says_nobody(message.headers, message.data, self.request)
-        )
+ENDPOINTS: Final = "endpoints"
+PROBE_SECONDS: Final = 2.0
 
 
 class Calls(Protocol):
     """What those need who only call."""
 
     async def call(
-        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = 5.0
+        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = CALL_SECONDS
     ) -> JsonValue:
         """The data of the answer; CallError without one."""
 
@@ -86,7 +56,9 @@ class Calls(Protocol):
 class Caller:
     """One lifecycle's calls over one connection. ``name`` is what it calls itself; safe for any number of tasks.
 
-    It lives in memory alone: no nonce is kept, and calls end with it (C13.2-52).
+    With ``generation`` it rides the versioned rail; ``listing`` is the generation of the three listing rows that a
+    legacy credential may carry (C13.15-28). It lives in memory alone: no nonce is kept, and calls end with it
+    (C13.2-52).
     """
 
     def __init__(
@@ -97,225 +69,249 @@ class Caller:
         name: str,
         *,
         entropy: Callable[[int], bytes] = os.urandom,
+        chance: Callable[[], float] = random.random,
         metrics: Metrics | None = None,
         contracts: Mapping[str, Contracts] = KNOWN,
+        generation: str | None = None,
+        listing: str | None = None,
     ) -> None:
-        self._connection, self._entropy, self._metrics = connection, entropy, metrics
-        self._contracts = contracts
-        self._values = {"space": space, **lifecycle.names}
-        self._sender = Sender(lifecycle.principal.dot, name)
-        self._open = 0
-        self._waiting: dict[str, _Waiting] = {}
-        self._subscribing = asyncio.Lock()
-        self._subscription: Subscription | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._closed = False
+        sender = Sender(lifecycle.principal.dot, name)
+        rail = Rail(space, lifecycle, generation)
+        self._desk = Desk(connection, rail, sender, contracts, entropy, chance, metrics)
+        self._listing = self._desk
+        if generation is None and listing is not None:
+            rail = Rail(space, lifecycle, listing)
+            self._listing = Desk(connection, rail, sender, contracts, entropy, chance, metrics)
+        self._space, self._metrics = space, metrics
+
+    # ---- call ----
 
     async def call(
-        self, endpoint: str, command: str, args: dict[str, JsonValue] | None = None, *, seconds: float = 5.0
+        self,
+        endpoint: str,
+        command: str,
+        args: JsonValue = None,
+        *,
+        seconds: float = CALL_SECONDS,
+        instance: str | None = None,
+        target: To | None = None,
+        bind: Bind | bool | None = None,
+        id: str | None = None,
+        correlation: Mapping[str, str] | None = None,
+        repeat: bool = False,
     ) -> JsonValue:
-        """The data of the answer, by any one instance. Raises CallRefused, CallFailed; nothing is ever repeated.
+        """The data of the answer, by any one instance or by ``instance``. Raises CallRefused, CallFailed.
 
-        ``seconds`` bounds the whole call, at most an hour. A command without arguments takes None or ``{}``.
+        ``seconds`` bounds the whole call, at most an hour. A command without arguments takes None or ``{}``. ``bind``
+        is the incarnation that alone may execute it, or True for the one that describes itself now. ``correlation`` is
+        that of the request that this call is a part of. ``repeat``: call again within the deadline where that can do
+        no harm (C13.7-13): after an outcome of not-executed that may pass, and commands that only read.
         """
+        how = (seconds, instance, target, bind, id, correlation, repeat)
+        return (await self._invoke(endpoint, command, args, *how)).data
+
+    async def invoke(
+        self,
+        endpoint: str,
+        command: str,
+        args: JsonValue = None,
+        *,
+        seconds: float = CALL_SECONDS,
+        instance: str | None = None,
+        target: To | None = None,
+        bind: Bind | bool | None = None,
+        id: str | None = None,
+        correlation: Mapping[str, str] | None = None,
+        repeat: bool = False,
+    ) -> Answer:
+        """``call``, with who answered and under which id."""
+        return await self._invoke(endpoint, command, args, seconds, instance, target, bind, id, correlation, repeat)
+
+    async def _invoke(
+        self,
+        endpoint: str,
+        command: str,
+        args: JsonValue,
+        seconds: float,
+        instance: str | None,
+        target: To | None,
+        bind: Bind | bool | None,
+        identity: str | None,
+        correlation: Mapping[str, str] | None,
+        repeat: bool,
+    ) -> Answer:
         loop = asyncio.get_running_loop()
-        begun, outcome = loop.time(), "ok"
+        begun, outcome, used = loop.time(), "ok", ""
         try:
-            return await self._call(endpoint, command, args, seconds)
+            until = begun + check_seconds(seconds)
+            job = Job(endpoint, command, args, until, instance, target, bind, repeat)
+            check_bind(job.bind, job.route, command, instance)
+            self._desk.draw(job, identity and check_id(identity), correlation)
+            used = job.id
+            return await self._desk.run(job)
         except CallError as error:
             outcome = label(error.code)
+            named(error, endpoint, command, used)
             raise
         except asyncio.CancelledError:
             outcome = label(Code.CANCELLED)
             raise
         finally:
             if self._metrics is not None:
-                self._metrics.counter("endpoint_calls", outcome).inc()
+                self._metrics.counter("endpoint_calls", "call", outcome).inc()
                 self._metrics.histogram("endpoint_call_seconds").observe(loop.time() - begun)
 
-    async def _call(self, endpoint: str, command: str, args: JsonValue, seconds: float) -> JsonValue:
-        contract = self._contracts.get(endpoint, {}).get(command)
-        if contract is None:
-            raise _unsent(Code.UNIMPLEMENTED, f"no contract of {endpoint} has this command")
-        nonce, request = self._request(endpoint, contract, args, seconds)
-        token = endpoint_token(endpoint)
-        names = {**self._values, "nonce": nonce}
-        try:
-            subject = subjects.REQUESTS["one", UNTARGETED, False].build(endpoint=token, command=command, **names)
-            waiting = _Waiting(
-                token, subject, subjects.SENTINELS[False].build(**names), asyncio.get_running_loop().create_future()
+    # ---- the other verbs ----
+
+    async def cast(
+        self,
+        endpoint: str,
+        command: str,
+        args: JsonValue = None,
+        *,
+        seconds: float = CALL_SECONDS,
+        instance: str | None = None,
+        target: To | None = None,
+        bind: Bind | None = None,
+        id: str | None = None,
+        correlation: Mapping[str, str] | None = None,
+    ) -> str:
+        """Send a command that nobody answers; its id. When this returns the broker has taken it, which says nothing of
+        an effect (C13.5-04..06). Raises CallFailed: permission-denied when the broker refuses it."""
+        with self._telling("cast", endpoint, command) as told:
+            job = Job(
+                endpoint, command, args, told.begun + check_seconds(seconds), instance, target, bind, repeat=False
             )
-        except InvalidName as error:
-            raise _unsent(Code.BAD_REQUEST, str(error)) from None
-        if self._open >= AT_ONCE:
-            raise _unsent(Code.RESOURCE_EXHAUSTED, f"{AT_ONCE} calls of this caller wait for answers")
-        self._open += 1
-        try:
-            answer = await self._exchange(nonce, waiting, _encoded(request), seconds)
-        finally:
-            self._open -= 1
-        if answer is None:
-            raise _unsent(Code.UNAVAILABLE, f"nobody serves {endpoint}")
-        return _data(contract, request.id, *answer)
+            check_bind(bind, job.route, command, instance)
+            self._desk.draw(job, id and check_id(id), correlation)
+            told.id = job.id
+            contract = await self._desk.contract(endpoint, command, job.until)
+            if contract.action or contract.contract_class == JOURNAL:
+                raise unsent(Code.CLASS_MISMATCH, f"{command} is submitted to a journal, and is not cast")
+            await self._desk.aim(job)
+            plan = self._desk.plan(endpoint, contract, job.route, instance, job.to)
+            data = plan.body(job.id, checked_args(contract, args), None, job.correlation, bind)
+            await self._desk.wire.cast(plan.prefix + job.nonce, data, job.until)
+            return job.id
 
-    def _request(
-        self, endpoint: str, contract: Contract, args: JsonValue, seconds: float
-    ) -> tuple[str, EndpointRequest]:
-        """A nonce and the request. Raises CallFailed for what must not be sent."""
-        deadline = int(min(seconds * 1000, MAX_DEADLINE_MS + 1)) if seconds > 0 else 0
-        if not 0 < deadline <= MAX_DEADLINE_MS:
-            raise _unsent(Code.BAD_REQUEST, "a call waits for a bounded time of at least a millisecond")
-        args = None if contract.input is VOID and args == {} else args
-        if (fault := contract.input.check(args)) is not None:
-            raise _unsent(Code.BAD_REQUEST, f"args {fault.field} {fault.why}")
-        drawn = self._entropy(2 * _NONCE_BYTES).hex()
-        request = EndpointRequest(
-            id=drawn[2 * _NONCE_BYTES :],
-            op=Op(endpoint, contract.command, contract.input_digest, contract.output_digest),
-            contract_class=contract.contract_class,
-            reply_expected=True,
-            sender=self._sender,
-            args=args,
-            deadline_ms=deadline,
-        )
-        return drawn[: 2 * _NONCE_BYTES], request
+    async def scatter(
+        self,
+        endpoint: str,
+        command: str,
+        args: JsonValue = None,
+        *,
+        seconds: float,
+        target: To | None = None,
+        id: str | None = None,
+        correlation: Mapping[str, str] | None = None,
+    ) -> Scattered:
+        """Ask every instance that the registry lists as live; returns as soon as all have answered, else ``seconds``
+        after the begin and at most two seconds later (C13.5-21..26). Raises CallFailed: failed-precondition when it is
+        not known who is there."""
+        with self._telling("scatter", endpoint, command) as told:
+            job = Job(endpoint, command, args, told.begun + check_seconds(seconds), None, target, None, repeat=False)
+            self._desk.draw(job, id and check_id(id), correlation)
+            told.id = job.id
+            contract = await self._desk.contract(endpoint, command, job.until)
+            await self._desk.aim(job)
+            return await scatter(self._desk, job, contract)
 
-    async def _exchange(
-        self, nonce: str, waiting: _Waiting, data: bytes, seconds: float
-    ) -> tuple[Msg, Mapping[str, str]] | None:
-        """Publish and wait. Raises CallFailed with the outcome that can be proved (C13.3-46..50)."""
-        sent = False
-        try:
-            async with asyncio.timeout(seconds):
-                await self._subscribed()
-                await self._connection.ready()
-                with self._expected(nonce, waiting):
-                    sent = True
-                    async with self._connection.exchange(waiting.request, data, reply=waiting.sentinel) as broken:
-                        broken.add_done_callback(lambda done: _fail(waiting, done))
-                        return await waiting.answer
-        except TimeoutError:
-            if sent:
-                raise CallFailed(Code.DEADLINE_EXCEEDED, "no answer came in time", Outcome.UNKNOWN) from None
-            raise _unsent(Code.DEADLINE_EXCEEDED, "there was no connection in time") from None
-        except NotSent as error:
-            raise _unsent(Code.UNAVAILABLE, str(error)) from None
-        except PermissionViolation as error:
-            raise _unsent(Code.PERMISSION_DENIED, str(error)) from None
-        except ConnectionFault as error:
-            if error.fault is Fault.MAX_PAYLOAD:
-                raise _unsent(Code.RESOURCE_EXHAUSTED, str(error)) from None
-            if not sent:
-                raise _unsent(Code.UNAVAILABLE, str(error)) from None
-            raise CallFailed(Code.UNAVAILABLE, str(error), Outcome.UNKNOWN) from None
+    async def describe(self, endpoint: str, *, instance: str | None = None, seconds: float = CALL_SECONDS) -> Described:
+        """What an instance says of its endpoint to this caller, asked now. Raises CallRefused, CallFailed:
+        unsupported-version for a descriptor that nothing may be called by (C13.7-18)."""
+        with self._telling("describe", endpoint, DESCRIBE) as told:
+            described = await self._desk.ask_description(endpoint, told.begun + check_seconds(seconds), instance)
+            self._desk.resolver.learn(endpoint, described, asyncio.get_running_loop().time())
+            return described
+
+    async def contract(self, endpoint: str, command: str, *, seconds: float = CALL_SECONDS) -> Contract:
+        """The contract by which a command is called: compiled in, or described, fetched and verified. Raises
+        CallFailed."""
+        with self._telling("describe", endpoint, command) as told:
+            return await self._desk.contract(endpoint, command, told.begun + check_seconds(seconds))
+
+    async def probe(self, endpoint: str, instance: str, *, seconds: float = PROBE_SECONDS) -> Probe:
+        """Whether one instance is there (C13.5-27, -28). Only the broker says that it is gone; an instance that is
+        silent may be slow. Raises CallFailed when the probe could not be sent."""
+        with self._telling("probe", endpoint, DESCRIBE) as told:
+            until = told.begun + check_seconds(seconds)
+            try:
+                await self._desk.ask_description(endpoint, until, instance)
+            except CallRefused:
+                return Probe.ANSWERED
+            except CallFailed as error:
+                if error.outcome is Outcome.EXECUTED:
+                    return Probe.ANSWERED  # by something that is no description
+                if error.code == Code.DEADLINE_EXCEEDED and error.outcome is Outcome.UNKNOWN:
+                    return Probe.SILENT
+                if error.nobody:
+                    return Probe.GONE
+                raise
+            return Probe.ANSWERED
+
+    async def endpoints(
+        self, limit: int | None = None, after: str | None = None, *, seconds: float = CALL_SECONDS
+    ) -> Listing:
+        """One page of the endpoints that this caller holds a command on, as the registry projects them (C13.20-03).
+
+        Raises CallFailed and CallRefused: without an answer there is no listing, and none is made of anything else
+        (C13.20-15). What was known of each listed endpoint is forgotten (C13.20-16).
+        """
+        with self._telling("endpoints", REGISTRY, ENDPOINTS) as told:
+            given: dict[str, JsonValue] = {"limit": limit, "after": after}
+            args = {name: value for name, value in given.items() if value is not None}
+            job = Job(REGISTRY, ENDPOINTS, args, told.begun + check_seconds(seconds), None, None, None, repeat=False)
+            self._listing.draw(job, None, None)
+            told.id = job.id
+            try:
+                found = cast("dict[str, Any]", (await self._listing.run(job)).data)
+            except CallFailed as error:
+                if error.code == Code.PERMISSION_DENIED:
+                    raise unsent(
+                        Code.PERMISSION_DENIED, f"this credential has no listing binding: {error.message}"
+                    ) from None
+                raise
+            for row in found["rows"]:
+                self._desk.resolver.forget(row["endpoint"])
+            return Listing(tuple(found["rows"]), found.get("next"), found["source"])
+
+    def watch_events(self, endpoint: str, cluster: str, event: str, after: int | None = None) -> EventWatch:
+        """The events of an endpoint from now on, or behind sequence ``after`` (C13.5-07); ``async with`` it."""
+        return EventWatch(self._desk, self._space, endpoint, cluster, event, after)
+
+    def watch_instance(self, endpoint: str, instance: str) -> InstanceWatch:
+        """The service record of an instance: as it is, and then as it changes (C13.5-07); ``async for`` it."""
+        return InstanceWatch(self._desk, endpoint, instance)
 
     @contextlib.contextmanager
-    def _expected(self, nonce: str, waiting: _Waiting) -> Iterator[None]:
-        """The call is the only one that waits under its nonce (C13.2-18)."""
-        if nonce in self._waiting:
-            raise _unsent(Code.INTERNAL, "the nonce is that of a call that waits")
-        self._waiting[nonce] = waiting
+    def _telling(self, verb: str, endpoint: str, command: str) -> Iterator[_Told]:
+        """Names the error of a verb, and counts how it ended."""
+        loop = asyncio.get_running_loop()
+        told, outcome = _Told(loop.time()), "ok"
         try:
-            yield
+            yield told
+        except CallError as error:
+            outcome = label(error.code)
+            named(error, endpoint, command, told.id)
+            raise
+        except asyncio.CancelledError:
+            outcome = label(Code.CANCELLED)
+            raise
         finally:
-            del self._waiting[nonce]
-
-    # ---- replies ----
-
-    async def _subscribed(self) -> None:
-        """The reply subscription stands, before anything is published (C13.2-51)."""
-        async with self._subscribing:
-            if self._closed:
-                raise NotSent(Fault.LOST, "the caller was closed")
-            if self._subscription is None or self._subscription.error is not None:
-                await self._unsubscribe()
-                self._subscription = await self._connection.subscribe(subjects.REPLIES[False].filter(**self._values))
-                self._reader = asyncio.create_task(self._read(self._subscription))
-
-    async def _read(self, subscription: Subscription) -> None:
-        try:
-            while True:
-                self._take(await subscription.next())
-        except (ConnectionFault, SubscriptionClosed) as error:
-            code = Code.PERMISSION_DENIED if isinstance(error, PermissionViolation) else Code.UNAVAILABLE
-            for waiting in self._waiting.values():
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(CallFailed(code, "replies cannot be read any more", Outcome.UNKNOWN))
-
-    def _take(self, message: Msg) -> None:
-        """Give a reply to its call, or drop it."""
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
-        if waiting is not None and waiting.is_told_of_nobody(message):
-            waiting.answer.set_result(None)
-            return
-        if headers.carries_provenance(message.headers or ()):
-            self._dropped("redirected")
-            return
-        if waiting is None or waiting.answer.done():
-            self._dropped("unasked")
-            return
-        try:
-            found = subjects.REPLIES[False].parse(message.subject)
-        except InvalidName:
-            self._dropped("subject")
-            return
-        if found["endpoint"] != waiting.endpoint:
-            self._dropped("elsewhere")
-            return
-        waiting.answer.set_result((message, found))
-
-    def _dropped(self, reason: str) -> None:
-        if self._metrics is not None:
-            self._metrics.counter("endpoint_replies_dropped", reason).inc()
-
-    async def _unsubscribe(self) -> None:
-        if self._subscription is not None:
-            await self._subscription.close()
-            self._subscription = None
-        if self._reader is not None:
-            await asyncio.wait((self._reader,))  # whoever is cancelled here cancels nobody else
-            self._reader = None
+            if self._metrics is not None:
+                self._metrics.counter("endpoint_calls", verb, outcome).inc()
+                self._metrics.histogram("endpoint_call_seconds").observe(loop.time() - told.begun)
 
     async def close(self) -> None:
         """Calls that wait end as failed with an unknown outcome; later ones are not sent. May be called twice."""
-        self._closed = True
-        async with self._subscribing:
-            await self._unsubscribe()
+        await self._desk.wire.close()
+        await self._listing.wire.close()
 
 
-def _unsent(code: Code, message: str) -> CallFailed:
-    """Refused before publication: nothing was executed (C13.3-47)."""
-    return CallFailed(code, message, Outcome.NOT_EXECUTED)
+class _Told:
+    """When a verb began, and the id of its request once there is one."""
 
+    __slots__ = ("begun", "id")
 
-def _encoded(request: EndpointRequest) -> bytes:
-    try:
-        return request.encode()
-    except EnvelopeError as error:
-        raise _unsent(Code.BAD_REQUEST, str(error)) from None
-
-
-def _fail(waiting: _Waiting, broken: asyncio.Future[Any]) -> None:
-    """The broker refused the request, or the link ended."""
-    if not broken.cancelled() and (error := broken.exception()) is not None and not waiting.answer.done():
-        waiting.answer.set_exception(error)
-
-
-def _data(contract: Contract, identity: str, message: Msg, names: Mapping[str, str]) -> JsonValue:
-    """The data of a reply. Raises CallRefused for a refusal, CallFailed for what is no reply to this request.
-
-    Who answered is read from the subject, never from the payload (C13.2-49).
-    """
-    try:
-        reply = decode_reply(message.data)
-    except EnvelopeError as error:
-        raise CallFailed(Code.INTERNAL, f"the reply is none of version {VERSION}: {error}", Outcome.UNKNOWN) from None
-    why = reply.error
-    if reply.id != identity and (why is None or reply.id != NO_ID):
-        outcome = Outcome.EXECUTED if why is None else why.outcome
-        raise CallFailed(Code.INTERNAL, "the reply is to another request", outcome)
-    if why is not None:
-        raise CallRefused(why.code, why.message, why.outcome, why.details, names["instance"], int(names["epoch"]))
-    if (fault := contract.output.check(reply.data)) is not None:
-        raise CallFailed(Code.INTERNAL, f"the data {fault.field} {fault.why}", Outcome.EXECUTED)
-    return reply.data
+    def __init__(self, begun: float) -> None:
+        self.begun, self.id = begun, ""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 CALL_SECONDS: Final = 15.0
 """The deadline of a call that names none (C13.8-40)."""
 
+DELIVERY_SECONDS: Final = 5.0
+"""The deadline of the calls by which a peer uses the delivery plane: it repeats them by itself."""
+
 
 class To(NamedTuple):
     """Whom a targeted command is about. ``self`` needs nothing more; the other modes need owner and actor.

@@ -1,4 +1,4 @@
-"""The two rails as one caller uses them: one subscription for all its replies, one nonce for each request (C13.2, C13.3).
+"""A rail as one caller uses it: one subscription for all its replies, one nonce for each request (C13.2, C13.3).
 
 A request is out from the moment its nonce is expected; the reply subscription stood before that (C13.2-51). What comes
 under no nonce that waits is dropped and counted. Deadlines are times of the loop's clock.
@@ -51,6 +51,14 @@ class Waiting:
         """Takes every reply, where there is more than one; the future ends the request then."""
         self.answer: asyncio.Future[Any]
         """A Reply, or True from one who hears; None for nobody there."""
+
+    def is_told_of_nobody(self, subject: str, message: Msg) -> bool:
+        """The one thing that comes on the sentinel, where the broker alone speaks (C13.3-49)."""
+        return (
+            subject == self.sentinel
+            and not self.answer.done()
+            and headers.says_nobody(message.headers, message.data, self.request)
+        )
 
     def expire(self) -> None:
         """The deadline."""
@@ -182,11 +190,9 @@ class Wire:
         waiting = self._waiting.get(nonce)
         carried = message.headers
         if carried:
-            if waiting is not None and subject == waiting.sentinel and not waiting.answer.done():
-                # The one thing that comes there is the broker's word (C13.3-49).
-                if headers.says_nobody(carried, message.data, waiting.request):
-                    waiting.answer.set_result(None)
-                    return
+            if waiting is not None and waiting.is_told_of_nobody(subject, message):
+                waiting.answer.set_result(None)
+                return
             if headers.carries_provenance(carried):
                 self._dropped("redirected")
                 return

@@ -127,7 +127,17 @@ class CallRefused(CallError):  # noqa: N818 - the field's word
 class CallFailed(CallError):  # noqa: N818 - the field's word
     """The caller itself gave the call up: deadline, nobody there, permission, connection, or a reply that is none."""
 
+    nobody = False
+    """The broker said that nobody serves the request (C13.3-49, C13.5-28)."""
+
 
 def unsent(code: Code, message: str, details: Details = ()) -> CallFailed:
     """Refused before publication: nothing was executed (C13.3-47)."""
     return CallFailed(code, message, Outcome.NOT_EXECUTED, details)
+
+
+def nobody(endpoint: str) -> CallFailed:
+    """The broker's word that nobody listens: nothing was executed (C13.3-49, C13.4-04)."""
+    error = unsent(Code.UNAVAILABLE, f"nobody serves {endpoint}")
+    error.nobody = True
+    return error

@@ -139,7 +139,9 @@ RECORDS: Final = contracts(
     ),
     _read(
         "events",
-        closed({"endpoint": _ENDPOINT, "topic": _TOPIC}, {"after": _NUMBER, "limit": whole(1, MAX_EVENTS)}),
+        closed(
+            {"endpoint": _ENDPOINT, "topic": _TOPIC}, {"after": _NUMBER, "limit": whole(1, MAX_EVENTS), "tail": TRUE}
+        ),
         closed(
             {
                 "events": array(
@@ -155,7 +157,7 @@ RECORDS: Final = contracts(
                     MAX_EVENTS,
                 )
             },
-            {"next": _NUMBER},
+            {"next": _NUMBER, "oldest": _NUMBER},
         ),
     ),
     _read(

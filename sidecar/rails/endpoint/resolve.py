@@ -21,6 +21,7 @@ from sidecar.rails.endpoint.calls_types import Described
 from sidecar.rails.endpoint.clusters import Cluster, Command, load_cluster, read_cluster
 from sidecar.rails.endpoint.codes import CallError, CallFailed, Code, unsent
 from sidecar.rails.endpoint.contracts import Contract
+from sidecar.rails.endpoint.envelope import Bind
 from sidecar.rails.endpoint.schemas import VOID_SCHEMA, Schema, load, needed
 
 AGE_SECONDS: Final = 60.0
@@ -109,9 +110,19 @@ class Resolver:
         """The description may be outdated: the next use asks again."""
         self._known.drop(endpoint)
 
-    async def described(self, endpoint: str, until: float) -> Described:
-        """What the endpoint says of itself, not older than the age. Raises CallError of ``describe``."""
-        return (await self._current(endpoint, until)).described
+    async def bind(self, endpoint: str, until: float) -> Bind:
+        """The incarnation that described itself. Raises CallFailed: nothing was executed."""
+        try:
+            async with asyncio.timeout_at(until):
+                return (await self._current(endpoint, until)).described.bind
+        except TimeoutError:
+            raise unsent(Code.DEADLINE_EXCEEDED, f"{endpoint} was not resolved in time") from None
+        except CallError as error:
+            raise _unresolved(endpoint, error) from None
+
+    def learn(self, endpoint: str, described: Described, now: float) -> None:
+        """A description that was asked for elsewhere."""
+        self._known.put(endpoint, _Known(described, now + self._age))
 
     async def contract(self, endpoint: str, command: str, until: float) -> Contract:
         """The contract of a command, its closures fetched and verified. Raises CallFailed: nothing of the command was
@@ -200,6 +211,5 @@ class Resolver:
 
 def _unresolved(endpoint: str, error: CallError) -> CallFailed:
     """A call was not sent, because what it needs to know could not be found out."""
-    return unsent(
-        Code(error.code) if error.code in frozenset(Code) else Code.UNAVAILABLE, f"{endpoint} was not resolved: {error}"
-    )
+    code = Code(error.code) if error.code in frozenset(Code) else Code.UNAVAILABLE
+    return unsent(code, f"{endpoint} was not resolved: {error}")

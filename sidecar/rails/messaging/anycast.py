@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.caller import Calls
+from sidecar.rails.endpoint.calls_types import DELIVERY_SECONDS
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes.message import EndpointRef
 from sidecar.rails.messaging.notices import ref_of
@@ -78,7 +79,7 @@ class AnycastRequests:
         if self._caller is None:
             raise OpenMesh
         args: dict[str, JsonValue] = {"seq": sequence, "id": message_id}
-        return read_status(await self._caller.call(DELIVERY_ENDPOINT, command, args))
+        return read_status(await self._caller.call(DELIVERY_ENDPOINT, command, args, seconds=DELIVERY_SECONDS))
 
 
 def read_status(value: JsonValue) -> Status:

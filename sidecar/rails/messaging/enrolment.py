@@ -14,6 +14,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import ConnectionFault
 from sidecar.rails.endpoint.caller import Calls
+from sidecar.rails.endpoint.calls_types import DELIVERY_SECONDS
 from sidecar.rails.endpoint.codes import CallError, CallRefused, Code, Outcome
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.messaging.channel import Channel
@@ -171,7 +172,7 @@ class Enrolment:
         return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
     async def _call(self, command: str, args: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
-        answer = await self._caller.call(DELIVERY_ENDPOINT, command, args)
+        answer = await self._caller.call(DELIVERY_ENDPOINT, command, args, seconds=DELIVERY_SECONDS)
         return answer if isinstance(answer, dict) else {}
 
     def _count(self, command: str, error: CallError | None) -> None:

@@ -26,6 +26,7 @@ from sidecar.rails.connection import (
 )
 from sidecar.rails.connection.streams import status_of
 from sidecar.rails.endpoint.caller import Calls
+from sidecar.rails.endpoint.calls_types import DELIVERY_SECONDS
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.messaging.frames import BadFrame, Frame, frame_of, read_frame
@@ -301,7 +302,9 @@ class MediatedHistory:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with self._turns:
-                    return _Page.of(await self._caller.call(DELIVERY_ENDPOINT, "read-history", args))
+                    return _Page.of(
+                        await self._caller.call(DELIVERY_ENDPOINT, "read-history", args, seconds=DELIVERY_SECONDS)
+                    )
             except CallRefused as error:
                 if error.code == Code.PERMISSION_DENIED:
                     raise HistoryNotGranted(error.message) from None

@@ -16,6 +16,7 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import KeyValue, Unreadable
 from sidecar.rails.endpoint.caller import Calls
+from sidecar.rails.endpoint.calls_types import DELIVERY_SECONDS
 from sidecar.rails.endpoint.codes import CallError
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes import backstop
@@ -127,7 +128,7 @@ def mediated_lease(caller: Calls) -> Lease:
 
     async def read() -> str | None:
         try:
-            return _holder(await caller.call(DELIVERY_ENDPOINT, "lease-holder"))
+            return _holder(await caller.call(DELIVERY_ENDPOINT, "lease-holder", seconds=DELIVERY_SECONDS))
         except CallError as error:
             raise LeaseUnread(error.code) from None
 

@@ -27,6 +27,7 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, PermissionViolation, Stopped, Subscription
 from sidecar.rails.connection.subscription import SubscriptionClosed
 from sidecar.rails.endpoint.caller import Calls
+from sidecar.rails.endpoint.calls_types import DELIVERY_SECONDS
 from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
 from sidecar.rails.envelopes.message import Message
@@ -91,7 +92,7 @@ class MediatedEpoch:
 
     async def __call__(self) -> str:
         try:
-            answer = await self._caller.call(DELIVERY_ENDPOINT, "task-epoch")
+            answer = await self._caller.call(DELIVERY_ENDPOINT, "task-epoch", seconds=DELIVERY_SECONDS)
         except CallError as error:
             raise EpochUnread(error.code) from None
         return _text(answer, "epoch")

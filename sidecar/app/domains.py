@@ -1,7 +1,7 @@
 """Who may register which endpoint names: claims of domains, on disk beside the space that they hold for (C13.2-03).
 
 A claim says that one owner registers every endpoint whose name is the domain or lies below it. The longest claim
-decides, so that a part of a domain can be somebody else's. Names of one label are the operator's own and are never claimed.
+decides, so that a part of a domain can be somebody else's. Names of one label are the operator's and never claimed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,382 @@
+"""Endpoint instances of this host: registered, given credentials of one epoch, ended. Every step may be run again.
+
+``host`` is for a process that serves: it registers an instance and gives what a connection asks for credentials.
+``register`` writes a creds file for a process elsewhere. Both take over: whoever served the instance before is evicted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sidecar.app.domains import authority
+from sidecar.app.endpoint_records import EndpointRecord, EndpointShelf, Stage, shelves
+from sidecar.app.space_links import SpaceFailed, as_profile, connected, now, told
+from sidecar.app.spaces import space_info
+from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir
+from sidecar.ops.metrics import Metrics
+from sidecar.rails.connection import Credentials, CredentialsRefused
+from sidecar.rails.endpoint.app import Endpoint
+from sidecar.rails.endpoint.clusters import EPHEMERAL
+from sidecar.rails.endpoint.identity import Identity
+from sidecar.rails.endpoint.service_record import ServiceSpec
+from sidecar.rails.names import inboxes
+from sidecar.rails.names.principals import Principal, check_mintable
+from sidecar.rails.names.tokens import GRAMMARS
+from sidecar.rails.planes.registration import endings
+from sidecar.rails.planes.registration.barrier import Barrier, Doors, Progress
+from sidecar.rails.planes.registration.eviction import evict
+from sidecar.rails.planes.registration.faults import Denied, RegistrationRefused, Superseded
+from sidecar.rails.planes.registration.minting import release
+from sidecar.rails.planes.registration.naming import Place
+from sidecar.rails.planes.registration.register import Registered, Wanted
+from sidecar.rails.planes.registration.register import register as _register
+from sidecar.rails.space.creds import format_creds, write_creds
+from sidecar.rails.space.holder import Holder, Profile, Service
+from sidecar.rails.space.nkeys import KeyPair
+from sidecar.rails.space.system import barrier_permissions
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
+
+CREDENTIAL_SECONDS: Final = 3600
+"""Life of the credential of a process that mints its own again."""
+FILE_SECONDS: Final = 24 * 3600
+"""Life of a creds file: the longest of the profile. The next one is a registration again."""
+_BARRIER_SECONDS: Final = 300
+_LOCK_SECONDS: Final = 60.0
+_LOCK_POLL_SECONDS: Final = 0.05
+_SERVING: Final = "serving"
+FOR_GOOD: Final = 2**53 - 1
+Minter = Callable[[], Awaitable[Credentials]]
+
+
+class InstanceSuperseded(CredentialsRefused):
+    """A later registration has taken over: there are no more credentials at this epoch (C13.1-029)."""
+
+
+@dataclass
+class Hosted:
+    """A registered instance of this process. ``minter`` is for ``Connection.open``; ``close`` gives the instance back,
+    so that another process of this host may take it up; it ends no registration."""
+
+    identity: Identity
+    registered: Registered
+    minter: Minter
+    _lock: contextlib.ExitStack
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+async def host(
+    root: Path,
+    space: str,
+    url: str,
+    endpoint: Endpoint,
+    *,
+    owner: str,
+    instance: str | None = None,
+    seconds: int = CREDENTIAL_SECONDS,
+    metrics: Metrics | None = None,
+) -> Hosted:
+    """Register an instance of an endpoint for this process. Without ``instance`` it is a kept one that no process of
+    this host serves, or a new one.
+
+    Raises RegistrationRefused (Denied, Conflict, Unverified, ...), SpaceFailed, UnsafeFile, InvalidName, GrantRefused.
+    """
+    site = _Site(root, space, url, metrics)
+    with contextlib.ExitStack() as stack:
+        shelf = _claimed(site, endpoint.name, owner, instance, stack)
+        record, done = await _registered(site, shelf, endpoint, owner)
+        key = new_user(os.urandom)
+        identity = Identity(site.name, endpoint.name, done.instance, done.epoch, record.lifecycle, owner)
+        minter = _Minter(site, endpoint, identity, key, seconds)
+        return Hosted(identity, done, minter, stack.pop_all())
+
+
+async def register(
+    root: Path,
+    space: str,
+    url: str,
+    endpoint: Endpoint,
+    *,
+    owner: str,
+    out: Path,
+    instance: str | None = None,
+    seconds: int = FILE_SECONDS,
+    metrics: Metrics | None = None,
+) -> Registered:
+    """Register an instance and write its creds file, for a process that has no directory of the space. Raises as
+    :func:`host`."""
+    site = _Site(root, space, url, metrics)
+    with contextlib.ExitStack() as stack:
+        shelf = _claimed(site, endpoint.name, owner, instance, stack)
+        record, done = await _registered(site, shelf, endpoint, owner)
+    key = new_user(os.urandom)
+    identity = Identity(site.name, endpoint.name, done.instance, done.epoch, record.lifecycle, owner)
+    token, _ = await _Minter(site, endpoint, identity, key, seconds).token()
+    write_creds(out, token, key)
+    key.wipe()
+    return done
+
+
+async def deregister(
+    root: Path, space: str, url: str, endpoint: str, instance: str, *, metrics: Metrics | None = None
+) -> bool:
+    """End the registration of an instance; its id may be registered again. False when there was none. Raises as
+    :func:`host`."""
+    site = _Site(root, space, url, metrics)
+    async with _held(site, endpoint, instance) as (shelf, record, lock):
+        async with _doors(site) as doors:
+            found = await endings.deregister(_barrier(site, shelf, record, doors, lock), now())
+        shelf.write(replace(_kept(shelf), registered=False, progress=None), lock)
+    return found
+
+
+async def retire(
+    root: Path, space: str, url: str, endpoint: str, instance: str, *, metrics: Metrics | None = None
+) -> bool:
+    """End an instance for good: its id never comes back (C13.1-084). Raises as :func:`host`."""
+    site = _Site(root, space, url, metrics)
+    async with _held(site, endpoint, instance) as (shelf, record, lock):
+        async with _doors(site) as doors:
+            found = await endings.retire(_barrier(site, shelf, record, doors, lock), now())
+        shelf.write(replace(_kept(shelf), stage=Stage.RETIRED, registered=False, progress=None), lock)
+        shelf.creds_file.unlink(missing_ok=True)
+    return found
+
+
+def instances(root: Path, space: str) -> list[EndpointRecord]:
+    """Every instance of this host in a space, retired ones too, by endpoint and id. Raises SpaceFailed, UnsafeFile."""
+    found = (shelf.read() for shelf in shelves(root, space_info(root, space).name))
+    return [record for record in found if record is not None]
+
+
+# ---- what every one of them needs ----
+
+
+class _Site:
+    """A space on this host and its broker."""
+
+    def __init__(self, root: Path, space: str, url: str, metrics: Metrics | None) -> None:
+        info = space_info(root, space)
+        self.root, self.name, self.form, self.url = root, info.name, info.form, url
+        self.account = SpaceTrust.open(root / "spaces" / info.name, info.name, os.urandom)
+        self.metrics = metrics or Metrics()
+
+    @property
+    def trust(self) -> BrokerTrust:
+        if not (self.root / "trust").is_dir():  # to open it would be to make another one
+            raise SpaceFailed(f"{self.root} has no trust of a broker; registration needs it to evict")
+        return BrokerTrust.open(self.root / "trust", os.urandom)
+
+
+@contextlib.asynccontextmanager
+async def _locked(directory: Path) -> AsyncIterator[DirLock]:
+    """Hold a directory; whoever holds it is waited for without stopping the loop. Raises UnsafeFile."""
+    lock = DirLock(directory, seconds=0)
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            lock.__enter__()
+            break
+        except UnsafeFile:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+    try:
+        yield lock
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _claimed(
+    site: _Site, endpoint: str, owner: str, instance: str | None, stack: contextlib.ExitStack
+) -> EndpointShelf:
+    """The shelf of the instance that is to be registered, held as the one that this process serves."""
+    check_mintable(owner)
+    authority(site.root, site.name, endpoint, owner)
+    if instance is not None:
+        shelf = EndpointShelf(site.root, site.name, endpoint, GRAMMARS["instance"].check(instance))
+        with contextlib.suppress(UnsafeFile):  # who holds it is about to be superseded
+            _serves(shelf, stack)
+        return shelf
+    for shelf in shelves(site.root, site.name):
+        record = shelf.read()
+        if record is None or (record.endpoint, record.owner) != (endpoint, owner) or record.stage is Stage.RETIRED:
+            continue
+        with contextlib.suppress(UnsafeFile):
+            _serves(shelf, stack)
+            return shelf
+    shelf = EndpointShelf(site.root, site.name, endpoint, os.urandom(16).hex())
+    _serves(shelf, stack)
+    return shelf
+
+
+def _serves(shelf: EndpointShelf, stack: contextlib.ExitStack) -> None:
+    """Raises UnsafeFile when another process serves it."""
+    shelf.open()
+    ensure_private_dir(shelf.directory / _SERVING)
+    stack.enter_context(DirLock(shelf.directory / _SERVING, seconds=0))
+
+
+async def _registered(
+    site: _Site, shelf: EndpointShelf, endpoint: Endpoint, owner: str
+) -> tuple[EndpointRecord, Registered]:
+    shelf.open()
+    async with _locked(shelf.directory) as lock:
+        record = _begun(shelf, endpoint.name, owner, lock)
+        wanted = Wanted(
+            record.place(site.name),
+            record.lifecycle,
+            ServiceSpec(endpoint.name, owner, endpoint.surface.digests, endpoint.protocol, endpoint.endpoint_type),
+            endpoint.surface,
+            endpoint.artifacts,
+            authority(site.root, site.name, endpoint.name, owner),
+        )
+        try:
+            async with _doors(site) as doors:
+                done = await _register(doors, wanted, record.progress, _keep(shelf, lock), _new_id, now())
+        except RegistrationRefused as error:
+            site.metrics.counter("registration_registrations", _label(error)).inc()
+            raise
+        except BaseException:
+            site.metrics.counter("registration_registrations", "failed").inc()
+            raise
+        site.metrics.counter("registration_registrations", "first" if done.first else "takeover").inc()
+        record = shelf.write(_kept(shelf).completed(done.epoch, done.registration_revision), lock)
+    return record, done
+
+
+_LABELS: Final = frozenset(
+    ("permission-denied", "conflict", "contract-invalid", "contract-mismatch", "resource-exhausted", "unavailable")
+)
+
+
+def _label(error: RegistrationRefused) -> str:
+    return str(error.code) if error.code in _LABELS else "internal"
+
+
+def _begun(shelf: EndpointShelf, endpoint: str, owner: str, lock: DirLock) -> EndpointRecord:
+    """The record of the instance, on disk before anything is made at the broker."""
+    record = shelf.read()
+    if record is None:
+        record = EndpointRecord(endpoint, shelf.directory.name, owner, os.urandom(16).hex())
+        return shelf.write(record, lock)
+    if record.owner != owner:
+        raise Denied(f"instance {record.instance} is one of another owner")
+    if record.stage is Stage.RETIRED:
+        raise Denied(f"instance {record.instance} is retired and never comes back")
+    return record
+
+
+def _kept(shelf: EndpointShelf) -> EndpointRecord:
+    record = shelf.read()
+    assert record is not None
+    return record
+
+
+def _keep(shelf: EndpointShelf, lock: DirLock) -> Callable[[Progress | None], None]:
+    def keep(progress: Progress | None) -> None:
+        shelf.write(replace(_kept(shelf), progress=progress), lock)
+
+    return keep
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()
+
+
+@contextlib.asynccontextmanager
+async def _held(
+    site: _Site, endpoint: str, instance: str
+) -> AsyncIterator[tuple[EndpointShelf, EndpointRecord, DirLock]]:
+    shelf = EndpointShelf(site.root, site.name, endpoint, GRAMMARS["instance"].check(instance))
+    if not shelf.directory.is_dir():
+        raise SpaceFailed(f"there is no instance {instance} of {endpoint} on this host")
+    async with _locked(shelf.directory) as lock:
+        record = shelf.read()
+        if record is None:
+            raise SpaceFailed(f"there is no instance {instance} of {endpoint} on this host")
+        yield shelf, record, lock
+
+
+def _barrier(site: _Site, shelf: EndpointShelf, record: EndpointRecord, doors: Doors, lock: DirLock) -> Barrier:
+    return Barrier(doors, record.place(site.name), record.lifecycle, record.progress, _keep(shelf, lock), _new_id)
+
+
+@contextlib.asynccontextmanager
+async def _doors(site: _Site) -> AsyncIterator[Doors]:
+    """The connections of one operation; what the broker says becomes one error of ours."""
+    async with (
+        told(),
+        as_profile(site.account, site.form, site.url, Profile.REGISTRAR) as registrar,
+        as_profile(site.account, site.form, site.url, Profile.PUBLISHER) as publisher,
+        as_profile(site.account, site.form, site.url, Profile.LIFECYCLES) as heads,
+    ):
+
+        async def gone(users: Collection[str], principal: Principal) -> None:
+            await _evict(site, users, principal)
+
+        yield Doors(registrar, publisher, heads, gone)
+
+
+async def _evict(site: _Site, users: Collection[str], principal: Principal) -> None:
+    """Void the keys in the account's token, on disk first, and see that their holders are gone (C13.1-031 T3..T5)."""
+    trust = site.trust
+    token = site.account.revoke(trust, users, now(), upto=FOR_GOOD, ends=now() + FILE_SECONDS)
+    key = new_user(os.urandom)
+    permissions = barrier_permissions(site.account.account, inboxes.INBOX.subtree(connection=key.public))
+    system_token = trust.system_user("endpoint-barrier", permissions, key, now(), _BARRIER_SECONDS)
+    async with connected(site.url, system_token, key) as system:
+        await evict(system, site.account.account, token, users, (principal,))
+    site.metrics.counter("registration_evictions").inc(len(users))
+
+
+class _Minter:
+    """Credentials of one user key at one epoch, for as long as the gate stays at it (C13.1-074)."""
+
+    def __init__(self, site: _Site, endpoint: Endpoint, identity: Identity, key: KeyPair, seconds: int) -> None:
+        commands = endpoint.surface.commands
+        served = tuple(name for name, command in commands.items() if command.contract_class == EPHEMERAL)
+        service = Service(identity.instance, identity.epoch, served, endpoint.name)
+        self._holder = Holder(site.name, identity.lifecycle, key.public, site.form, service=service)
+        self._site, self._identity, self._key, self._seconds = site, identity, key, seconds
+
+    async def __call__(self) -> Credentials:
+        """The next credentials. Raises InstanceSuperseded when there are none any more, SpaceFailed."""
+        try:
+            token, expires = await self.token()
+        except Superseded as error:
+            raise InstanceSuperseded(str(error)) from error
+        return Credentials(format_creds(token, self._key), expires)
+
+    async def token(self) -> tuple[str, int]:
+        """A token and its Unix end, signed after the gate has let it out. Raises Superseded, SpaceFailed."""
+        site, identity = self._site, self._identity
+        place = Place(site.name, identity.endpoint, identity.instance)
+        issued = now()
+        async with told(), as_profile(site.account, site.form, site.url, Profile.REGISTRAR) as registrar:
+            try:
+                await release(
+                    registrar,
+                    place,
+                    identity.lifecycle,
+                    self._key.public,
+                    identity.epoch,
+                    issued + self._seconds,
+                    issued,
+                )
+            except Superseded:
+                site.metrics.counter("registration_fences").inc()
+                raise
+        token = site.account.issue(Profile.ENDPOINT, self._holder, self._key, issued, self._seconds)
+        return token, issued + self._seconds
+
+
+__all__ = ["Hosted", "InstanceSuperseded", "deregister", "host", "instances", "register", "retire"]

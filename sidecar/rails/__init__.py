@@ -1,7 +1,7 @@
 """The rails on NATS: names, trust, the connection, messaging and typed endpoints.
 
-``from sidecar.rails import Endpoint, Caller`` is all that an author of an endpoint or of a caller needs; the two are
-imported when they are asked for, so that a client of the messaging plane does not pay for them.
+``from sidecar.rails import Endpoint, Call, Code, Caller`` is all that an author of an endpoint or of a caller needs; they
+are imported when they are asked for, so that a client of the messaging plane does not pay for them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sidecar.rails.endpoint.app import Endpoint
+    from sidecar.rails.endpoint.call import Call
     from sidecar.rails.endpoint.caller import Caller
+    from sidecar.rails.endpoint.codes import Code
 
-__all__ = ["Caller", "Endpoint"]
+__all__ = ["Call", "Caller", "Code", "Endpoint"]
 
-_WHERE: Final = {"Endpoint": "sidecar.rails.endpoint.app", "Caller": "sidecar.rails.endpoint.caller"}
+_WHERE: Final = {
+    "Call": "sidecar.rails.endpoint.call",
+    "Caller": "sidecar.rails.endpoint.caller",
+    "Code": "sidecar.rails.endpoint.codes",
+    "Endpoint": "sidecar.rails.endpoint.app",
+}
 
 
 def __getattr__(name: str) -> Any:

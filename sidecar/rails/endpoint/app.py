@@ -21,7 +21,7 @@ from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.endpoint.call import Authorize, Handler
-from sidecar.rails.endpoint.clusters import Cluster, Command, Surface
+from sidecar.rails.endpoint.clusters import EPHEMERAL, Cluster, Surface
 from sidecar.rails.endpoint.clusters import Event as DeclaredEvent
 from sidecar.rails.endpoint.contracts import Contract, Contracts, document
 from sidecar.rails.endpoint.events import Event
@@ -29,6 +29,7 @@ from sidecar.rails.endpoint.identity import Identity
 from sidecar.rails.endpoint.schemas import VOID_SCHEMA, Schema, schema
 from sidecar.rails.endpoint.serve import EndpointServer
 from sidecar.rails.endpoint.serve_describe import Described
+from sidecar.rails.endpoint.serve_targets import RELATED
 from sidecar.rails.endpoint.view import Mappings, View
 from sidecar.rails.envelopes.shapes import Shape
 from sidecar.rails.names.tokens import ENDPOINT_NAME, MODES
@@ -36,20 +37,17 @@ from sidecar.rails.names.tokens import ENDPOINT_NAME, MODES
 Form: TypeAlias = "Schema | Shape | Mapping[str, JsonValue] | None"
 """How the author gives a schema: compiled, as a shape of ours, as a JSON Schema document, or None for nothing."""
 Effect: TypeAlias = Literal["read", "write"]
-_RELATED: Final = frozenset({"child", "ledger"})
-"""Modes in which the broker proves less than the relation that they are about (C13.2-34, -35)."""
 _OWN_CLUSTER: Final = "ai.cotal"
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """One command as it is declared."""
+    """One command as it is declared; ``schemas`` are what it takes and gives."""
 
-    command: Command
     contract: Contract
+    schemas: tuple[Schema, Schema]
     handler: Handler
     authorize: Authorize | None
-    schemas: tuple[Schema, Schema]
 
 
 @dataclass(slots=True)
@@ -100,19 +98,9 @@ class Endpoint:
             raise ValueError(f"no contract for {', '.join(sorted(unknown))}")
         made = cls(name, **more)
         for command, handler in handlers.items():
-            one = contracts[command]
-            made._add(
-                cluster,
-                command,
-                handler,
-                schemas=(_schema(one.input), _schema(one.output)),
-                effect=one.effect,
-                modes=one.modes,
-                capability=one.capability or None,
-                idempotent=one.idempotent,
-                waits=one.waits,
-                authorize=(authorize or {}).get(command),
-            )
+            contract = contracts[command]
+            schemas = _schema(contract.input), _schema(contract.output)
+            made._add(cluster, _Listed(contract, schemas, handler, (authorize or {}).get(command)))
         return made
 
     # ---- declaring ----
@@ -142,19 +130,19 @@ class Endpoint:
         schemas = (_schema(input), _schema(output))
 
         def declare(handler: Handler) -> Handler:
-            own = name if name is not None else getattr(handler, "__name__", "").replace("_", "-")
-            self._add(
-                cluster,
-                own,
-                handler,
-                schemas=schemas,
-                effect=effect,
+            contract = Contract(
+                name if name is not None else getattr(handler, "__name__", "").replace("_", "-"),
+                schemas[0].shape,
+                schemas[1].shape,
                 modes=tuple(modes),
-                capability=capability,
-                idempotent=idempotent,
                 waits=waits,
-                authorize=authorize,
+                effect=effect,
+                capability=capability or "",
+                idempotent=idempotent,
+                input_digest=schemas[0].closure,
+                output_digest=schemas[1].closure,
             )
+            self._add(cluster, _Listed(contract, schemas, handler, authorize))
             return handler
 
         return declare
@@ -175,37 +163,19 @@ class Endpoint:
         urn = self._default if cluster is None else cluster
         return urn, self._groups.setdefault(urn, _Group())
 
-    def _add(
-        self,
-        cluster: str | None,
-        name: str,
-        handler: Handler,
-        *,
-        schemas: tuple[Schema, Schema],
-        effect: str | None,
-        modes: tuple[str, ...],
-        capability: str | None,
-        idempotent: bool,
-        waits: bool,
-        authorize: Authorize | None,
-    ) -> None:
+    def _add(self, cluster: str | None, listed: _Listed) -> None:
         _, group = self._open(cluster)
+        contract = listed.contract
+        name, modes = contract.command, set(contract.modes)
         if any(name in one.commands for one in self._groups.values()):
             raise ValueError(f"the command {name} is declared twice")
-        if unknown := set(modes) - set(MODES):
+        if contract.contract_class != EPHEMERAL:
+            raise ValueError(f"{name}: nobody decides the submissions of a {contract.contract_class} command here")
+        if unknown := modes - set(MODES):
             raise ValueError(f"{name}: {', '.join(sorted(unknown))} is no authorization mode (C13.2-21)")
-        if (related := _RELATED.intersection(modes)) and authorize is None:
+        if (related := RELATED & modes) and listed.authorize is None:
             raise ValueError(f"{name}: nobody checks the relation of mode {', '.join(sorted(related))} (C13.2-34, -35)")
-        command = Command(
-            name=name,
-            capability=capability or f"{self.name.rpartition('.')[2]}.{name}",
-            input_digest=schemas[0].closure,
-            output_digest=schemas[1].closure,
-            modes=modes,
-            effect=_declared(self.protocol, effect),
-        )
-        contract = Contract.of(command, schemas[0], schemas[1], idempotent=idempotent, waits=waits)
-        group.commands[name] = _Listed(command, contract, handler, authorize, schemas)
+        group.commands[name] = listed
 
     # ---- what it gives ----
 
@@ -217,7 +187,7 @@ class Endpoint:
                 Cluster(
                     urn,
                     self._revision,
-                    tuple(one.command for one in group.commands.values()),
+                    tuple(one.contract.declared(self.name, self.protocol) for one in group.commands.values()),
                     tuple(DeclaredEvent(one.name, one.schema.closure) for one in group.events.values()),
                 )
                 for urn, group in self._groups.items()
@@ -303,7 +273,6 @@ class Endpoint:
             mappings=mappings,
             authorize={name: one.authorize for name, one in self._listed.items() if one.authorize is not None},
             events=self.events,
-            issued=True,
             **limits,
         )
 
@@ -318,10 +287,3 @@ def _schema(form: Form) -> Schema:
         found = schema(document(form))
         return replace(found, shape=form)
     return schema(form)
-
-
-def _declared(protocol: int, effect: str | None) -> Effect | None:
-    """The effect as the wire has it: none under version 1 (C13.7-17), and write where nothing is said (C13.7-11)."""
-    if protocol == 1:
-        return None
-    return "read" if effect == "read" else "write"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.codes import Code, Details, Outcome, Refusal
-from sidecar.rails.endpoint.contracts import DESCRIBE, EPHEMERAL, Contract, Contracts
+from sidecar.rails.endpoint.contracts import DESCRIBE, EPHEMERAL, JOURNAL, Contract, Contracts
 from sidecar.rails.endpoint.envelope import Body, EndpointRequest, read_request
 from sidecar.rails.endpoint.shapes import VOID
 from sidecar.rails.names import endpoint, headers
@@ -233,6 +233,8 @@ def _check_sender(origin: Origin, request: EndpointRequest, contract_class: str)
         raise _refused(Code.SENDER_MISMATCH, "from.id is not the sender of the subject")
     if request.contract_class != contract_class:
         raise _refused(Code.CLASS_MISMATCH, f"the command is {contract_class}")
+    if contract_class == JOURNAL and not request.reply_expected:
+        raise _refused(Code.CLASS_MISMATCH, "a journal command is not cast")
 
 
 def _check_target(origin: Origin, request: EndpointRequest, modes: tuple[str, ...]) -> None:

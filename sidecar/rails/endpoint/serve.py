@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sidecar.base.clock import Now, system_now
 from sidecar.base.strictjson import JsonValue
@@ -26,6 +26,7 @@ from sidecar.rails.endpoint.contracts import DESCRIBE, Contracts
 from sidecar.rails.endpoint.events import Emitter, Event
 from sidecar.rails.endpoint.judge import Serving
 from sidecar.rails.endpoint.serve_answers import Answers
+from sidecar.rails.endpoint.serve_describe import Described
 from sidecar.rails.endpoint.serve_results import Results
 from sidecar.rails.endpoint.serve_run import Dispatcher, Limits, Parts
 from sidecar.rails.endpoint.serve_targets import Targets
@@ -33,9 +34,6 @@ from sidecar.rails.endpoint.view import Mappings
 from sidecar.rails.names import endpoint as subjects
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.tokens import endpoint_token
-
-if TYPE_CHECKING:
-    from sidecar.rails.endpoint.serve_describe import Described
 
 WAITING: Final = 4_096
 """Handlers of commands that wait for something to come, in all; they are counted apart from those that work."""
@@ -91,7 +89,6 @@ class EndpointServer:
         events: Sequence[Event] = (),
         status: Status | None = None,
         results: Results | None = None,
-        issued: bool = False,
         clock: Callable[[], Now] = system_now,
         at_once: int = 256,
         waiting: int = WAITING,
@@ -99,8 +96,7 @@ class EndpointServer:
         longest: float = LONGEST_SECONDS,
         again: float = AGAIN_SECONDS,
     ) -> None:
-        """``described`` makes it answer describe, ``issued`` serve callers with issued credentials too (C13.2-27).
-        ValueError for a handler without a contract."""
+        """``described`` makes it answer describe. ValueError for a handler without a contract."""
         if unknown := handlers.keys() - contracts.keys():
             raise ValueError(f"no contract for {', '.join(sorted(unknown))}")
         served = {command: contracts[command] for command in handlers}
@@ -127,7 +123,7 @@ class EndpointServer:
         self._connection, self._status, self._again = connection, status, again
         self._log, self._metrics, self._lost = log, metrics, metrics.gauge("endpoint_rails_lost")
         commands = [*handlers, *([DESCRIBE] if described is not None else [])]
-        self._rails = tuple(self._all_rails(commands, (False, True) if issued else (False,)))
+        self._rails = tuple(self._all_rails(commands))
         self._live: dict[_Rail, Subscription] = {}
         self._regaining: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
@@ -140,13 +136,14 @@ class EndpointServer:
         """Whether requests can reach this instance now: every rail stands, and there is a link to the broker."""
         return self._started and len(self._live) == len(self._rails) and self._connection.linked
 
-    def _all_rails(self, commands: Sequence[str], issued: Sequence[bool]) -> Iterator[_Rail]:
-        """Per command: the class rail by queue group alone (C13.2-15), every instance, and this instance."""
+    def _all_rails(self, commands: Sequence[str]) -> Iterator[_Rail]:
+        """Per command, for callers of either rail (C13.2-27): the class rail by queue group alone (C13.2-15), every
+        instance, and this instance."""
         here = self._serving
         token = endpoint_token(here.endpoint)
         for command in commands:
             names = {"space": here.space, "endpoint": token, "command": command}
-            for rail in issued:
+            for rail in (False, True):
                 for route, queue in (("one", token), ("all", "")):
                     yield _Rail(subjects.REQUESTS[route, UNTARGETED, rail].subtree(**names), queue)
                 named = subjects.REQUESTS["inst", UNTARGETED, rail].subtree(**names, instance=here.instance)

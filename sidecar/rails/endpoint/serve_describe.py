@@ -6,8 +6,10 @@ a caller could ask (C13.7-69), and without a fresh view nothing is told.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sidecar.rails.endpoint.clusters import Surface
-from sidecar.rails.endpoint.descriptor import DescribedCluster, Descriptor
+from sidecar.rails.endpoint.descriptor import Descriptor
 from sidecar.rails.endpoint.envelope import encode_data
 from sidecar.rails.endpoint.view import View
 from sidecar.rails.names.principals import Lifecycle
@@ -35,20 +37,8 @@ class Described:
         return data if len(data) <= limit else encode_data(identity, self.descriptor(held, inline=False).value())
 
     def descriptor(self, held: frozenset[str] | None, *, inline: bool = True) -> Descriptor:
-        """The descriptor within what is held; None holds everything. A cluster that is not held whole is told by its
-        digest and the commands that are (OPEN C13.7-h): its document would name the others."""
-        clusters = []
-        for cluster in self._surface.clusters:
-            names = tuple(one.name for one in cluster.commands)
-            seen = names if held is None else tuple(one for one in names if one in held)
-            if seen:
-                document = cluster.value() if inline and seen == names else None
-                clusters.append(DescribedCluster(cluster.closure, seen, document))
-        return Descriptor(
-            self._endpoint,
-            self._owner,
-            self._surface.protocol,
-            tuple(clusters),
-            endpoint_type=self._type,
-            public=held is None,
-        )
+        """The descriptor within what is held; None holds everything. ``inline``: with the documents of clusters."""
+        found = Descriptor.of(self._surface, self._endpoint, self._owner, held=held, endpoint_type=self._type)
+        if inline:
+            return found
+        return replace(found, clusters=tuple(replace(one, document=None) for one in found.clusters))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nats.aio.msg import Msg
 
@@ -18,18 +18,16 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.endpoint.call import NO_CORRELATION, Call, Emits, Handler
-from sidecar.rails.endpoint.codes import Code, Outcome, Refusal, label
+from sidecar.rails.endpoint.codes import Code, Outcome, Refusal, is_code, label
 from sidecar.rails.endpoint.envelope import encode_data, encode_refusal
 from sidecar.rails.endpoint.judge import Accepted, Describes, Discard, Refused, Serving
 from sidecar.rails.endpoint.serve_answers import Answers
+from sidecar.rails.endpoint.serve_describe import Described
 from sidecar.rails.endpoint.serve_results import Key, Results
 from sidecar.rails.endpoint.serve_targets import Targets
 from sidecar.rails.endpoint.slots import Slots
 from sidecar.rails.endpoint.view import Unavailable
 from sidecar.rails.envelopes.errors import EnvelopeError, Fault
-
-if TYPE_CHECKING:
-    from sidecar.rails.endpoint.serve_describe import Described
 
 DESCRIBING, PER_DESCRIBING = 256, 16
 """Reads of views at a time, and those for one caller."""
@@ -126,7 +124,7 @@ class Dispatcher:
     def _accept(self, accepted: Accepted) -> None:
         request, contract, reply = accepted.request, accepted.contract, accepted.reply
         key = None
-        if getattr(contract, "idempotent", False):
+        if contract.idempotent:
             key = Key(accepted.origin.caller, contract.command, request.id)
             if self._repeats(key, reply):
                 return
@@ -258,7 +256,7 @@ class Dispatcher:
             self._answers.give(reply, identity, encode_refusal(identity, refusal))
 
     def _told(self, refusal: Refusal) -> None:
-        code = label(refusal.code)
+        code = label(refusal.code if is_code(refusal.code) else Code.INTERNAL)
         self._metrics.counter("endpoint_requests", code).inc()
         self._log.info("endpoint_refused", code=code)
 

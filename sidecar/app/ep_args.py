@@ -22,7 +22,6 @@ MAX_WORDS: Final = 256
 _REFERENCES: Final = 32
 """Steps from reference to reference; a schema that needs more is not compiled anyway."""
 _EPOCH: Final = re.compile(r"0|[1-9][0-9]{0,15}")
-_NONE: Final = {"type": "null"}
 
 
 class BadArguments(ValueError):  # noqa: N818 - it says what they are
@@ -81,11 +80,12 @@ def _json(text: str | bytes, what: str) -> JsonValue:
 def arguments(given: Given, schema: Mapping[str, Any] | bool) -> JsonValue:
     """The arguments as the command takes them; None for those of a command without any. Only the types of words are
     judged here, against the root document of the schema. Raises BadArguments."""
+    is_void = isinstance(schema, Mapping) and schema.get("type") == "null"
+    if not given:
+        return None if is_void else {}
     if isinstance(given, dict):
-        return None if not given and schema == _NONE else given
-    if given is None:
-        return None if schema == _NONE else {}
-    if schema == _NONE:
+        return given
+    if is_void:
         raise BadArguments("the command takes no arguments")
     found: dict[str, JsonValue] = dict(given.raw)
     root = schema if isinstance(schema, Mapping) else {}

@@ -26,6 +26,7 @@ SUBCOMMANDS: Final = {
     "channel": "Channels of a space: list, show, set, join, leave, tail, send, history.",
     "dm": "Direct messages: send one, read your own.",
     "anycast": "Requests to a role: send, status, cancel, serve.",
+    "ep": "Endpoints of a space: list, describe, call, cast, scatter, watch, and serve your own.",
     "liveness": "Whether a plane of a space is served.",
     "doctor": "Examine a broker, its spaces and their credentials: what is wrong, and what to do.",
     "dev": "Run everything on loopback in one directory.",

@@ -201,7 +201,7 @@ async def test_a_rail_that_the_broker_takes_away_is_tried_again(tmp_path: Path) 
                 again=0.05,
             )
             await server.start()
-            await until(lambda: lost._value.get() == 3)
+            await until(lambda: lost._value.get() == 6)
             assert not server.serving
             await until(lambda: server.serving)
             assert lost._value.get() == 0

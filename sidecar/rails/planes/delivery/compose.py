@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sidecar.base.strictjson import JsonValue
+from sidecar.rails.endpoint.app import Endpoint
+from sidecar.rails.endpoint.call import Call, Handler
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DELIVERY, DELIVERY_ENDPOINT
-from sidecar.rails.endpoint.serve import Called, EndpointServer, Handler
+from sidecar.rails.endpoint.identity import Identity
+from sidecar.rails.names.principals import LOCAL_OWNER
 from sidecar.rails.planes.delivery.anycast_desk import AnycastDesk
 from sidecar.rails.planes.delivery.backstop import Backstop
 from sidecar.rails.planes.delivery.daemon import DeliveryPlane, Loop
@@ -66,7 +69,7 @@ class _Copies:
         return {command: self._asking(command) for command in Backstop(self._plane).handlers}
 
     def _asking(self, command: str) -> Handler:
-        async def ask(called: Called) -> JsonValue:
+        async def ask(called: Call) -> JsonValue:
             if self._now is None:
                 raise Refusal(Code.UNAVAILABLE, "memberships are not served at the moment", Outcome.NOT_EXECUTED)
             return await self._now.handlers[command](called)
@@ -89,30 +92,30 @@ class _Copies:
             await asyncio.gather(binding, running, return_exceptions=True)
 
 
+def delivery_endpoint(handlers: Mapping[str, Handler]) -> Endpoint:
+    """The endpoint of a plane, with what it serves. Everybody may know what it takes: its commands are the baseline of
+    every member, so that its descriptor is public."""
+    return Endpoint.of(DELIVERY_ENDPOINT, DELIVERY, handlers, public=True)
+
+
 class _Endpoint:
     """The command server, made anew for each run."""
 
     def __init__(self, plane: Plane, service: Service, handlers: Mapping[str, Handler]) -> None:
-        self._plane, self._service, self._handlers = plane, service, handlers
+        self._plane, self._endpoint = plane, delivery_endpoint(handlers)
+        self._identity = Identity(
+            plane.space, DELIVERY_ENDPOINT, service.instance, service.epoch, plane.lifecycle, LOCAL_OWNER
+        )
 
     async def run(self, bound: asyncio.Event) -> None:
         plane = self._plane
-        server = EndpointServer(
-            plane.connection,
-            plane.space,
-            DELIVERY_ENDPOINT,
-            self._service.instance,
-            self._service.epoch,
-            self._handlers,
-            DELIVERY,
-            metrics=plane.metrics,
-            log=plane.log,
-            at_once=AT_ONCE,
+        server = self._endpoint.server(
+            plane.connection, self._identity, metrics=plane.metrics, log=plane.log, at_once=AT_ONCE
         )
         await server.start()
         bound.set()
         try:
-            await asyncio.Event().wait()
+            await server.wait()
         finally:
             await server.close(CLOSE_SECONDS)
 

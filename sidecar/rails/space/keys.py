@@ -60,12 +60,38 @@ def _deleted(told: bytes) -> bool:
     return any((name == _OPERATION and what in _ENDED) or name.lower() == _STORED_IN for name, what in lines)
 
 
-async def write_key(client: Client, subject: str, value: bytes, revision: int, *, seconds: float = SECONDS) -> int:
-    """Write the key if ``revision`` is still its last one (0: it was never written); the new revision.
+async def read_first(client: Client, stream: str, subject: str, *, seconds: float = SECONDS) -> bytes | None:
+    """The first value that was ever written to the key and is still there, as the leader has it; None when there is
+    none. For rows of which a second write is inert (C13.15-08). Raises BrokerRefused, nats.errors.Error."""
+    request = api.MESSAGE_GET.build(stream=stream)
+    try:
+        answer = await ask(client, request, {"seq": 1, "next_by_subj": subject}, seconds=seconds)
+        return base64.b64decode(answer["message"].get("data", ""))
+    except BrokerRefused as error:
+        if error.code == _NO_MESSAGE:
+            return None
+        raise
+    except (AttributeError, KeyError, TypeError, binascii.Error):
+        raise BrokerRefused(request, {"description": "the answer holds no message"}) from None
+
+
+async def write_key(
+    client: Client,
+    subject: str,
+    value: bytes,
+    revision: int,
+    *,
+    seconds: float = SECONDS,
+    seconds_to_live: int | None = None,
+) -> int:
+    """Write the key if ``revision`` is still its last one (0: it was never written); the new revision. With
+    ``seconds_to_live`` the broker forgets the message after them, where its bucket allows that.
 
     Raises Changed, BrokerRefused, nats.errors.Error. After a timeout it may have been written: read it again.
     """
     expected = {headers.EXPECTED_LAST_SEQUENCE: str(revision)}
+    if seconds_to_live is not None:
+        expected[headers.TTL] = f"{seconds_to_live}s"
     try:
         answer = await ask(client, subject, value, headers=expected, seconds=seconds)
     except BrokerRefused as error:

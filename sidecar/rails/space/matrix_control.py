@@ -100,6 +100,7 @@ def registrar_rows() -> Iterator[Row]:
     yield from _keys("C13.9-M35", held, buckets.AUTH, buckets.AUTH_STAGE, below=True)
     yield from _leader("C13.9-M67", held, buckets.RECORDS)
     yield from _leader("C13.9-M36", held, buckets.AUTH)
+    yield _filtered("C13.9-M23", held, streams.EPC, _artifacts)
 
 
 def issuer_rows() -> Iterator[Row]:

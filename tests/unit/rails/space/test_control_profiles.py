@@ -48,7 +48,8 @@ PUBLISHES = {
         f"{JS}.INFO", f"{P}.epc.*", f"{JS}.STREAM.INFO.EPC_main", f"{JS}.DIRECT.GET.EPC_main.{P}.epc.>",
     },
     Profile.REGISTRAR: {
-        f"{JS}.INFO", *leader(RECORDS, AUTH), "$KV.cotal_records_main.svc.*.*.*", "$KV.cotal_records_main.govern.*",
+        f"{JS}.INFO", *leader(RECORDS, AUTH), f"{JS}.DIRECT.GET.EPC_main.{P}.epc.>",
+        "$KV.cotal_records_main.svc.*.*.*", "$KV.cotal_records_main.govern.*",
         "$KV.cotal_records_main.policy.*.*", "$KV.cotal_auth_main.epgate.*.*", "$KV.cotal_auth_main.epcred.*.*.*",
         "$KV.cotal_auth_main.eprepair.*.*", "$KV.cotal_auth_main.stage.>",
     },
@@ -283,7 +284,7 @@ def test_the_holders_of_raw_reads_of_the_control_surface_are_a_closed_list() -> 
         AUTH: {Profile.REGISTRY, Profile.REGISTRAR, Profile.ISSUER},
         ISSUED: {Profile.REGISTRY, Profile.ISSUER},
         ACCEPTED: {Profile.ISSUER},
-        "EPC_main": {Profile.REGISTRY, Profile.PUBLISHER},
+        "EPC_main": {Profile.REGISTRY, Profile.PUBLISHER, Profile.REGISTRAR},
         "EPE_main": {Profile.REGISTRY},
     }
 

@@ -88,6 +88,7 @@ CORES = [
     "sidecar/rails/planes/delivery/membership.py",
     "sidecar/rails/planes/delivery/index.py",
     "sidecar/rails/planes/registry/coverage.py",
+    "sidecar/rails/planes/registry/listing.py",
     "sidecar/rails/space/audit.py",
     "sidecar/rails/space/claims.py",
     "sidecar/rails/space/floor.py",

@@ -39,7 +39,8 @@ async def retire(barrier: Barrier, now: int) -> bool:
     if standing is None:
         return False
     if standing.gate.state is GateState.RETIRED:
-        await finish_end(barrier.doors.heads, barrier.place.space, barrier.lifecycle)
+        assert standing.gate.op is not None
+        await finish_end(barrier.doors.heads, barrier.place.space, barrier.lifecycle, standing.gate.op.id)
         barrier.done()
         return False
     standing = await barrier.freeze(Intent.RETIREMENT, now)
@@ -49,7 +50,7 @@ async def retire(barrier: Barrier, now: int) -> bool:
     await barrier.contain(now)
     await _remove_record(barrier)
     await barrier.reopen(standing, standing.gate.retired(op))
-    await finish_end(barrier.doors.heads, barrier.place.space, barrier.lifecycle)
+    await finish_end(barrier.doors.heads, barrier.place.space, barrier.lifecycle, op.id)
     barrier.done()
     return True
 

@@ -37,7 +37,7 @@ from sidecar.rails.planes.registration.record_status import (
     read_report,
     writer_of,
 )
-from sidecar.rails.space.lifecycles import Head, InvalidHead
+from sidecar.rails.space.heads import Head, InvalidHead
 
 __all__ = ["RecordWriter", "UnfitStore"]
 
@@ -155,10 +155,10 @@ class RecordWriter:
         names = {"owner": principal.owner, "actor": principal.actor}
         entry = await self._records.get(buckets.RECORD_LIFECYCLE.build(**names))
         try:
-            head = None if entry is None else Head.decode(entry.value)
+            head = None if entry is None else Head.decode(entry.value, principal)
         except InvalidHead:
             return None
-        return head.process_epoch if head is not None and head.current and head.principal == principal else None
+        return head.process_epoch if head is not None and head.current else None
 
 
 def _principal(spec: Entry, writer: Writer) -> Principal | None:

@@ -18,6 +18,7 @@ SUBCOMMANDS: Final = {
     "coordinator": "Durable work, and what goes on: snapshot, watch, objectives, runs, signals, top, quota, explain.",
     "serve": "Run the coordinator next to a nats-server.",
     "delivery": "Run the delivery planes of spaces.",
+    "registry": "Run the registries of spaces: which endpoints there are, and what callers may ask of them.",
     "bridge": "Serve a coordinator as an endpoint of a space, for reading.",
     "witness": "Run the activation witness, or ask it.",
     "space": "Spaces of a broker: make one, prove it, its limits and its backup.",

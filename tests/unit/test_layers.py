@@ -76,6 +76,7 @@ CORES = [
     "sidecar/rails/endpoint/judge.py",
     "sidecar/rails/endpoint/registry_contracts.py",
     "sidecar/rails/endpoint/schema_cost.py",
+    "sidecar/rails/endpoint/schema_patterns.py",
     "sidecar/rails/endpoint/schema_walk.py",
     "sidecar/rails/endpoint/schemas.py",
     "sidecar/rails/endpoint/service_record.py",

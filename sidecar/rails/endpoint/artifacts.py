@@ -23,6 +23,8 @@ MAX_ARTIFACTS: Final = 64
 """Documents of a closure, the root among them (OPEN C13.7-c)."""
 MAX_NESTING: Final = 32
 """Containers within each other in one artifact (C13.7-24)."""
+REFERENCE: Final = "cotal:"
+"""What a by-digest reference begins with: ``cotal:sha256:<hex>``, and a fragment if it means a part (C13.7-22)."""
 
 Documents: TypeAlias = "Mapping[str, JsonValue | bytes]"
 """Artifacts by digest as somebody gave them: stored bytes, or values that were read strictly already."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.artifacts import ContractInvalid, digest, digest_of, manifest
@@ -23,12 +22,11 @@ from sidecar.rails.endpoint.clusters import (
     Event,
     Surface,
 )
+from sidecar.rails.endpoint.schema_walk import DIALECT
 from sidecar.rails.endpoint.schemas import Schema, schema
 from sidecar.rails.endpoint.shapes import VOID
 from sidecar.rails.envelopes.shapes import Shape
 from sidecar.rails.names.tokens import GRAMMARS
-
-DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def closure_digest(schema: Mapping[str, JsonValue]) -> str:

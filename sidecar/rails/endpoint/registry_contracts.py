@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sidecar.rails.endpoint.clusters import CLASSES, MAX_CLUSTERS, MAX_COMMANDS, READ
 from sidecar.rails.endpoint.contract import Compiled, Contract, Contracts, contracts, joined, surface_of
-from sidecar.rails.endpoint.shapes import TRUE, array, closed, mapping, nullable, text, whole
+from sidecar.rails.endpoint.shapes import TRUE, array, closed, mapping, nullable, spelled, text, whole
 from sidecar.rails.envelopes.shapes import ANYTHING, Shape, matching, words
 from sidecar.rails.names.limits import MAX_TOKEN
 from sidecar.rails.names.tokens import MODES
@@ -29,6 +29,8 @@ MAX_DIGESTS: Final = 64
 MAX_EVENTS: Final = 64
 MAX_WAIT_MS: Final = 25_000
 """Longest wait of ``record`` for a change."""
+MAX_TOPIC: Final = 512
+"""Characters of a topic, the bound of its tokens in subjects."""
 MAX_COMBINATIONS: Final = 4_096
 """Combinations of one form that are listed (C13.20-08)."""
 MAX_LITERALS: Final = 4_096
@@ -40,7 +42,7 @@ _ENDPOINT = matching(r"^[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?$", "is no endpoint
 _COMMAND = matching(r"^[a-z0-9-]{1,32}$", "is no command name")
 _UID = matching(r"^[a-z0-9]{26,32}$", "is no lifecycle uid or instance id")
 _DIGEST = matching(r"^sha256:[0-9a-f]{64}$", "is no digest")
-_TOPIC = matching(r"^[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,1024}){0,7}$", "is no topic")
+_TOPIC = spelled(r"^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*$", MAX_TOPIC, "is no topic")
 _TOKEN = text(MAX_TOKEN, 1)
 _STATE = matching(r"^[a-z][a-z0-9-]{0,31}$", "is no state")
 _NUMBER = whole()

@@ -19,6 +19,7 @@ from sidecar.rails.endpoint import artifacts
 from sidecar.rails.endpoint.artifacts import (
     MAX_ARTIFACTS,
     MAX_CLOSURE,
+    REFERENCE,
     Closure,
     ContractInvalid,
     Documents,
@@ -29,7 +30,7 @@ from sidecar.rails.endpoint.artifacts import (
     read_closure,
 )
 from sidecar.rails.endpoint.schema_cost import work_of
-from sidecar.rails.endpoint.schema_walk import Bundle
+from sidecar.rails.endpoint.schema_walk import DIALECT, Bundle
 from sidecar.rails.endpoint.shapes import VOID
 from sidecar.rails.envelopes.errors import Fault
 from sidecar.rails.envelopes.shapes import Check, Shape
@@ -50,12 +51,16 @@ MAX_WORK: Final = 1 << 24
 """Evaluations times bytes of one value: what is larger is not validated but refused."""
 CHEAP: Final = 8
 """Up to so many evaluations of each part of a value, its size is not measured: the message is bounded already."""
+EXPLAINED: Final = 1 << 15
+"""Evaluations times bytes of one value up to which a fault is explained: to look for the rule that is broken takes a
+validator longer than to say that one is."""
 MAX_PATH: Final = 160
 """Characters of the path in a fault."""
 _PATTERN_BYTES: Final = 64 * 1_024
 """Memory of one compiled pattern, and of its lazy automaton."""
 _PATTERNS: Final = RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=4 * _PATTERN_BYTES)
-_TYPES: Final = frozenset(("null", "boolean", "object", "array", "number", "string", "integer"))
+_META: Final = Draft202012Validator({"$ref": DIALECT}, validate_formats=False, offline=True)
+"""Whether a document is a schema at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +150,12 @@ def _compiled(closure: Closure) -> Schema:
     document: dict[str, Any] = dict(root) if isinstance(root, Mapping) else {}
     if document == VOID.schema:
         return Schema(closure.digest, closure.root, closure.artifacts, VOID)
-    others = [(f"cotal:{name}", value) for name, value in closure.documents.items() if name != closure.root]
+    others = [(f"{REFERENCE}{name}", value) for name, value in closure.documents.items() if name != closure.root]
     try:
+        for value in closure.documents.values():
+            _META.validate(value)
+        for pattern in bundle.patterns:
+            Draft202012Validator({"pattern": pattern}, pattern_options=_PATTERNS, offline=True)
         validator = Draft202012Validator(
             root,  # type: ignore[arg-type]
             registry=Registry(others, draft=Draft202012),  # type: ignore[arg-type]
@@ -172,8 +181,8 @@ def _refused(error: Exception) -> tuple[str, str]:
 
 def _check(validator: Draft202012Validator, work: int) -> Check:
     """The check of a compiled schema. A value that cannot be JSON has a fault like any other."""
-    is_valid, iter_errors = validator.is_valid, validator.iter_errors
-    most = MAX_WORK // work if work > CHEAP else 0
+    is_valid, validate = validator.is_valid, validator.validate
+    most, explained = MAX_WORK // work if work > CHEAP else 0, EXPLAINED // work
 
     def check(value: object) -> Fault | None:
         try:
@@ -181,8 +190,11 @@ def _check(validator: Draft202012Validator, work: int) -> Check:
                 return Fault("", f"is larger than the {most} bytes that this schema is run on")
             if is_valid(value):
                 return None
-            for error in iter_errors(value):
-                return fault_of(error)
+            if len(orjson.dumps(value)) > explained:
+                return Fault("", "does not fit the schema")
+            validate(value)
+        except ValidationError as error:
+            return fault_of(error)
         except (ValueError, TypeError, OverflowError, RecursionError):
             pass
         return Fault("", "is no JSON value")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sidecar.rails.envelopes.errors import Fault
-from sidecar.rails.envelopes.shapes import Schema, Shape
+from sidecar.rails.envelopes.shapes import Schema, Shape, matching
 from sidecar.rails.names.limits import MAX_SAFE_INTEGER
 
 VOID: Final = Shape({"type": "null"}, lambda value: None if value is None else Fault("", "is not empty"))
@@ -37,6 +37,18 @@ def text(longest: int, shortest: int = 0) -> Shape:
         return None if shortest <= len(value) <= longest else Fault("", f"has not {shortest} to {longest} characters")
 
     return Shape(schema, check)
+
+
+def spelled(pattern: str, longest: int, why: str) -> Shape:
+    """A string of at most so many characters that a pattern with both anchors matches whole."""
+    inner = matching(pattern, why)
+
+    def check(value: object) -> Fault | None:
+        if type(value) is str and len(value) > longest:
+            return Fault("", f"has more than {longest} characters")
+        return inner.check(value)
+
+    return Shape({**inner.schema, "maxLength": longest}, check)
 
 
 def whole(least: int = 0, most: int = MAX_SAFE_INTEGER) -> Shape:

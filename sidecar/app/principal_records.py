@@ -16,7 +16,8 @@ from sidecar.base.safefile import UnsafeFile, ensure_private_dir, read_private, 
 from sidecar.base.strictjson import JsonError, canonical, parse
 from sidecar.rails.envelopes.message import check_display_name
 from sidecar.rails.names.principals import Lifecycle, Principal
-from sidecar.rails.space.holder import Form, Holder, Profile
+from sidecar.rails.space.holder import Capability, EventRead, Form, Holder, Profile
+from sidecar.rails.space.may import capability_value, hears_value, read_capability, read_hears
 
 _RECORD: Final = "record.json"
 _RECORD_BYTES: Final = 256 * 1024
@@ -45,6 +46,8 @@ class Wanted:
     allow_subscribe: tuple[str, ...] | None = None
     allow_publish: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
+    hears: tuple[EventRead, ...] = ()
 
     def __post_init__(self) -> None:
         check_display_name("name", self.name)
@@ -60,6 +63,8 @@ class Wanted:
             self.allow_subscribe,
             self.allow_publish,
             self.roles,
+            self.capabilities,
+            hears=self.hears,
         )
 
 
@@ -106,6 +111,8 @@ class Record:
             "allowSubscribe": None if wanted.allow_subscribe is None else list(wanted.allow_subscribe),
             "allowPublish": list(wanted.allow_publish),
             "roles": list(wanted.roles),
+            "capabilities": [capability_value(one) for one in wanted.capabilities],
+            "hears": [hears_value(one) for one in wanted.hears],
             "lifecycleUid": self.uid,
             "stage": self.stage.value,
             "activationFrontiers": dict(self.frontiers),
@@ -129,6 +136,9 @@ class Record:
             None if allow is None else _texts(allow),
             _texts(value["allowPublish"]),
             _texts(value["roles"]),
+            # Records of before there were endpoints hold none.
+            tuple(read_capability(one) for one in value.get("capabilities", ())),
+            tuple(read_hears(one) for one in value.get("hears", ())),
         )
         retired = value["retirementFrontiers"]
         record = cls(

@@ -1,7 +1,8 @@
 """Principals of a space: given an identity, a lifecycle and credentials; renewed; ended. Every step may be run again.
 
-``add`` writes the record, then the ACL row, then the durables, then the creds. ``revoke`` voids the tokens at the
-broker first; then it fences, records and removes what the lifecycle had, and frees the alias for another one.
+``add`` writes the record, reserves the lifecycle and makes it current, then the ACL row, then the durables, then what
+is issued, then the creds. ``revoke`` makes the lifecycle non-current and voids the tokens at the broker first; then it
+fences, records and removes what the lifecycle had, and frees the alias for another one.
 """
 
 from __future__ import annotations
@@ -16,29 +17,35 @@ from typing import Final
 
 from nats.aio.client import Client
 
+from sidecar.app.minting import key_of, mint, mint_listed
 from sidecar.app.principal_records import Record, Shelf, Stage, Wanted, shelves
-from sidecar.app.space_links import SpaceFailed, as_profile, now, told
+from sidecar.app.space_links import BrokerAway, SpaceFailed, as_profile, now, told
 from sidecar.app.spaces import OpenSpace, check_name, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_secret, write_private
 from sidecar.base.secret import Secret
 from sidecar.base.strictjson import SAFE_INTEGER
 from sidecar.rails.names import streams
 from sidecar.rails.names.principals import LOCAL_OWNER, Principal
-from sidecar.rails.space import retire
+from sidecar.rails.space import lifecycles, retire
 from sidecar.rails.space.acl import fence, grant
-from sidecar.rails.space.creds import InvalidCreds, read_creds, write_creds
+from sidecar.rails.space.creds import InvalidCreds, read_creds
 from sidecar.rails.space.grants import check_life, permissions
 from sidecar.rails.space.holder import LONGEST_SECONDS, Ending, Form, Profile
-from sidecar.rails.space.nkeys import USER, KeyPair
 from sidecar.rails.space.owners import keyed, owner_of
 from sidecar.rails.space.provision import activate, dm_frontier
-from sidecar.rails.space.trust import SpaceTrust, kept_key, new_user
+from sidecar.rails.space.trust import SpaceTrust, new_user
 
 _MONTH: Final = 30 * 24 * 3600
-MINTED: Final = tuple(
-    profile
-    for profile in Profile
-    if profile not in (Profile.PROVISIONER, Profile.DEPROVISIONER, Profile.DELIVERY, Profile.LIMITER)
+MINTED: Final = (
+    Profile.AGENT,
+    Profile.OBSERVER,
+    Profile.ADMIN,
+    Profile.MEMBERSHIP_RW,
+    Profile.OPERATOR,
+    Profile.CHANNEL_WRITER,
+    Profile.PURGER,
+    Profile.PROBE,
+    Profile.DM_READER,
 )
 """Profiles of principals. The others are minted for a step, or by the process that is one."""
 BOUND: Final = (Profile.AGENT, Profile.DM_READER)
@@ -46,16 +53,20 @@ BOUND: Final = (Profile.AGENT, Profile.DM_READER)
 FOR_GOOD: Final = SAFE_INTEGER
 """Up to when the tokens of a key are void that is never used again, whatever the clock said when they were made."""
 _SECRET_BYTES: Final = 32
+_CANDIDATES: Final = 4
+"""UIDs that are drawn before one gives up: a second one is a mishap, a fourth a fault of the random source."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrincipalInfo:
-    """A principal as commands show it; ``expires_at`` is None without a creds file."""
+    """A principal as commands show it; ``expires_at`` is None without a creds file. ``unlisted`` is why creds that were
+    written now carry no rows to list the endpoints of the space."""
 
     record: Record
     creds: Path
     user: str | None
     expires_at: int | None
+    unlisted: str = ""
 
 
 def default_seconds(profile: Profile) -> int:
@@ -122,7 +133,7 @@ async def add(space: OpenSpace, wanted: Wanted) -> PrincipalInfo:
     _check(space.name, space.form, wanted)
     with _only(directory):
         shelf = Shelf(directory, wanted.principal)
-        record = _begun(shelf, wanted)
+        record = await _current(space, shelf, _begun(shelf, wanted))
         holder = wanted.holder(space.name, space.form, record.uid, new_user(os.urandom).public)
         if wanted.profile is Profile.AGENT:
             async with told():
@@ -133,8 +144,29 @@ async def add(space: OpenSpace, wanted: Wanted) -> PrincipalInfo:
                 await activate(space.client, space.name, record.lifecycle, wanted.roles, known=known)
                 begin = await dm_frontier(space.client, space.name, record.lifecycle)
             record = replace(record, frontiers={streams.DM.stream(space.name): begin})
-        _mint(space.account, space.form, shelf, record)
-        return _info(shelf, shelf.write(replace(record, stage=Stage.ACTIVE)))
+        async with told():
+            why = await mint_listed(space.account, space.form, shelf, record, await space.as_(Profile.ISSUER))
+        return replace(_info(shelf, shelf.write(replace(record, stage=Stage.ACTIVE))), unlisted=why)
+
+
+async def _current(space: OpenSpace, shelf: Shelf, record: Record) -> Record:
+    """The record with a lifecycle that is reserved and the current one of its name (C13.1-004..006, C13.1-021)."""
+    client = await space.as_(Profile.LIFECYCLES)
+    for _ in range(_CANDIDATES):
+        async with told():
+            try:
+                await lifecycles.reserve(client, space.name, record.uid, record.wanted.principal)
+            except lifecycles.UidTaken:
+                record = shelf.write(replace(record, uid=os.urandom(16).hex(), frontiers={}))
+                continue
+            await lifecycles.activate(client, space.name, record.lifecycle, manager_of(space.account))
+            return record
+    raise SpaceFailed("no UID that was drawn is free; the random source of this host repeats itself")
+
+
+def manager_of(account: SpaceTrust) -> str:
+    """Who made a lifecycle, as its head names it: the provisioner of the account, which has no process."""
+    return account.account.lower()[:32]
 
 
 def _check(space: str, form: Form, wanted: Wanted) -> None:
@@ -159,32 +191,37 @@ def _begun(shelf: Shelf, wanted: Wanted) -> Record:
 
 
 def renew(root: Path, space: str, principal: Principal, seconds: int | None = None) -> PrincipalInfo:
-    """Mint the creds again: same key and lifecycle, another end. Asks no broker. Raises SpaceFailed, GrantRefused."""
+    """Mint the creds again: same key and lifecycle, another end. It asks no broker, so that they carry no listing rows.
+    Raises SpaceFailed, GrantRefused."""
     info = space_info(root, space)
     directory = _directory(root, info.name)
     shelf = Shelf(directory, principal)
     with _only(directory):
-        record = principal_info(root, info.name, principal).record
-        if record.stage is not Stage.ACTIVE:
-            text = f"{principal.dot} is {record.stage}; it has no creds to renew; make some: sidecar principal add"
-            raise SpaceFailed(text)
+        record = _renewable(root, info.name, principal)
         account = SpaceTrust.open(root / "spaces" / info.name, info.name, os.urandom)
-        _mint(account, info.form, shelf, record, seconds)
-    return _info(shelf, record)
+        why = mint(account, info.form, shelf, record, seconds)
+    return replace(_info(shelf, record), unlisted=why)
 
 
-def _mint(account: SpaceTrust, form: Form, shelf: Shelf, record: Record, seconds: int | None = None) -> None:
-    key = _key(shelf)
-    wanted = record.wanted
-    holder = wanted.holder(account.space, form, record.uid, key.public)
-    token = account.issue(wanted.profile, holder, key, now(), wanted.seconds if seconds is None else seconds)
-    write_creds(shelf.creds_file, token, key)
-    key.wipe()
+async def renew_listed(space: OpenSpace, principal: Principal, seconds: int | None = None) -> PrincipalInfo:
+    """The same with listing rows, after its broker has recorded what they grant; a lifecycle of before there were heads
+    is made the current one. Raises SpaceFailed, GrantRefused."""
+    directory = space.directory / "principals"
+    with _only(directory):
+        shelf = Shelf(directory, principal)
+        record = await _current(space, shelf, _renewable(space.root, space.name, principal))
+        async with told():
+            issuer = await space.as_(Profile.ISSUER)
+            why = await mint_listed(space.account, space.form, shelf, record, issuer, seconds)
+    return replace(_info(shelf, record), unlisted=why)
 
 
-def _key(shelf: Shelf) -> KeyPair:
-    with DirLock(shelf.directory) as lock:
-        return kept_key(shelf.key_file, USER, os.urandom, lock)
+def _renewable(root: Path, space: str, principal: Principal) -> Record:
+    record = principal_info(root, space, principal).record
+    if record.stage is not Stage.ACTIVE:
+        text = f"{principal.dot} is {record.stage}; it has no creds to renew; make some: sidecar principal add"
+        raise SpaceFailed(text)
+    return record
 
 
 # ---- the end ----
@@ -200,12 +237,17 @@ async def revoke(space: OpenSpace, principal: Principal) -> PrincipalInfo:
         if record.stage is Stage.ENDED:
             return _info(shelf, record)
         record = shelf.write(replace(record, stage=Stage.ENDING))
+        heads, operation = await space.as_(Profile.LIFECYCLES), f"retire-{record.uid}"
+        async with told():
+            await lifecycles.begin_retirement(heads, space.name, record.lifecycle, operation)
         if shelf.key_file.exists():
-            await space.push(space.account.revoke(space.trust, _key(shelf).public, now(), upto=FOR_GOOD))
+            await space.push(space.account.revoke(space.trust, key_of(shelf).public, now(), upto=FOR_GOOD))
         if record.wanted.profile in BOUND:
             record = await _retire(space, shelf, record)
         for path in (shelf.creds_file, shelf.key_file):
             path.unlink(missing_ok=True)
+        async with told():
+            await lifecycles.finish_retirement(heads, space.name, record.lifecycle, operation)
         return _info(shelf, shelf.write(record.ended(now())))
 
 
@@ -238,4 +280,15 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-__all__ = ["PrincipalInfo", "UnsafeFile", "Wanted", "add", "derived_owner", "principals", "renew", "revoke"]
+__all__ = [
+    "BrokerAway",
+    "PrincipalInfo",
+    "UnsafeFile",
+    "Wanted",
+    "add",
+    "derived_owner",
+    "principals",
+    "renew",
+    "renew_listed",
+    "revoke",
+]

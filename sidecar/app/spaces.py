@@ -17,15 +17,15 @@ from urllib.parse import urlsplit
 
 from nats.aio.client import Client
 
+from sidecar.app.space_links import Links, as_profile, now, system_user, told
 from sidecar.app.space_links import SpaceFailed as SpaceFailed
-from sidecar.app.space_links import as_profile, now, system_user, told
 from sidecar.base.safefile import UnsafeFile, ensure_private_dir, read_private, write_private
 from sidecar.base.strictjson import canonical
 from sidecar.rails.names import buckets
 from sidecar.rails.names.tokens import GRAMMARS, space_token
 from sidecar.rails.space.broker_config import trust_section
 from sidecar.rails.space.claims import AccountClaims, decode
-from sidecar.rails.space.holder import Form
+from sidecar.rails.space.holder import Form, Profile
 from sidecar.rails.space.keys import Changed, read_key, write_key
 from sidecar.rails.space.provision import provision, shape
 from sidecar.rails.space.resolver import push_account
@@ -124,6 +124,12 @@ class OpenSpace:
     trust: BrokerTrust
     account: SpaceTrust
     client: Client
+    links: Links
+
+    async def as_(self, profile: Profile) -> Client:
+        """A connection with the grants of one profile, which ends with the space; not to be closed. Raises
+        SpaceFailed."""
+        return await self.links.of(profile)
 
     @property
     def directory(self) -> Path:
@@ -140,8 +146,8 @@ async def open_space(root: Path, name: str, url: str) -> AsyncIterator[OpenSpace
     """A space that exists, at the broker, for steps of provisioning. Raises SpaceFailed, UnsafeFile."""
     info = space_info(root, name)
     account = SpaceTrust.open(root / "spaces" / info.name, info.name, os.urandom)
-    async with told(), as_profile(account, info.form, url) as client:
-        yield OpenSpace(root, info.name, info.form, url, _trust(root), account, client)
+    async with told(), as_profile(account, info.form, url) as client, Links(account, info.form, url) as links:
+        yield OpenSpace(root, info.name, info.form, url, _trust(root), account, client, links)
 
 
 async def space_shape(root: Path, name: str, url: str) -> dict[str, list[str] | None]:

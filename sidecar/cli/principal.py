@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from sidecar.cli.space_options import json_option, needed, root_option, server_o
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Principal, check_mintable
 from sidecar.rails.space.holder import Profile
+from sidecar.rails.space.may import hears_text, may_text, parse_hears, parse_may
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DAY = 86_400
@@ -81,6 +83,13 @@ def command() -> None:
 @click.option("--allow-subscribe", multiple=True, metavar="CHANNEL", help="What it may read.  [default: --subscribe]")
 @click.option("--allow-publish", multiple=True, metavar="CHANNEL", help="Where it may post.  [default: nowhere]")
 @click.option("--role", multiple=True, help="Role that it serves.")
+@click.option(
+    "--may",
+    multiple=True,
+    metavar="ENDPOINT:COMMAND[@MODE[=TARGET]]",
+    help="Command that it may call; * is every command. MODE is self, owner, child, ledger (or any: operator).",
+)
+@click.option("--hear", multiple=True, metavar="ENDPOINT:[CLUSTER/]EVENT", help="Event that it may hear; * is all.")
 @_days_option
 @json_option
 def add(
@@ -96,6 +105,8 @@ def add(
     allow_subscribe: tuple[str, ...],
     allow_publish: tuple[str, ...],
     role: tuple[str, ...],
+    may: tuple[str, ...],
+    hear: tuple[str, ...],
     days: float | None,
     as_json: bool,
 ) -> None:
@@ -112,6 +123,8 @@ def add(
     seconds = work.default_seconds(kind) if days is None else _seconds(days)
     allowed = allow_subscribe or None
     wanted = Wanted(Principal(token, actor), kind, seconds, name, subscribe, allowed, allow_publish, role)
+    calls = tuple(dict.fromkeys(one for text in may for one in parse_may(text, token)))
+    wanted = replace(wanted, capabilities=calls, hears=tuple(map(parse_hears, hear)))
     _show(asyncio.run(_add(root, space, broker, wanted)), as_json)
 
 
@@ -147,15 +160,30 @@ def show(principal: Principal, root: Path, space: str, as_json: bool) -> None:
 @command.command()
 @click.argument("principal", type=PrincipalType())
 @root_option
+@server_option
 @_space_option
 @_days_option
 @json_option
-def creds(principal: Principal, root: Path, space: str, days: float | None, as_json: bool) -> None:
+def creds(principal: Principal, root: Path, server: str | None, space: str, days: float | None, as_json: bool) -> None:
     """Renew the creds file of OWNER.ACTOR.
 
-    The key and the lifecycle stay, the end is another one. No broker is needed.
+    The key and the lifecycle stay, the end is another one. No broker is needed; without one, the new creds cannot list
+    the endpoints of the space.
     """
-    _show(work.renew(root, space, principal, None if days is None else _seconds(days)), as_json)
+    seconds = None if days is None else _seconds(days)
+    _show(asyncio.run(_renew(root, space, server, principal, seconds)), as_json)
+
+
+async def _renew(
+    root: Path, space: str, server: str | None, principal: Principal, seconds: int | None
+) -> work.PrincipalInfo:
+    if server is not None:
+        try:
+            async with open_space(root, space, server) as opened:
+                return await work.renew_listed(opened, principal, seconds)
+        except work.BrokerAway as error:
+            click.echo(f"the broker was not asked: {error}", err=True)
+    return work.renew(root, space, principal, seconds)
 
 
 @command.command()
@@ -195,11 +223,15 @@ def _show(info: work.PrincipalInfo, as_json: bool) -> None:
         "reads": " ".join(wanted.subscribe if wanted.allow_subscribe is None else wanted.allow_subscribe) or "-",
         "posts": " ".join(wanted.allow_publish) or "-",
         "roles": " ".join(wanted.roles) or "-",
+        "calls": " ".join(map(may_text, wanted.capabilities)) or "-",
+        "hears": " ".join(map(hears_text, wanted.hears)) or "-",
         "creds": os.fspath(info.creds) if info.user else "-",
         "ends": "-" if info.expires_at is None else _instant(info.expires_at),
     }
     for name, value in lines.items():
         click.echo(f"{name:<10} {value}")
+    if info.unlisted:
+        click.echo(f"These creds cannot list the endpoints of the space: {info.unlisted}", err=True)
 
 
 def _instant(seconds: int) -> str:
@@ -213,4 +245,5 @@ def _object(info: work.PrincipalInfo) -> dict[str, Any]:
         "creds": os.fspath(info.creds) if info.user else None,
         "user": info.user,
         "expires_at": info.expires_at,
+        "unlisted": info.unlisted or None,
     }

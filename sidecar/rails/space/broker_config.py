@@ -8,6 +8,11 @@ from typing import Final
 MAX_CONTROL_LINE: Final = 65536
 """The largest CONNECT line with the largest token fits with room to spare (C13.12-05)."""
 
+CONNECT_ENVELOPE: Final = 1024
+"""Bytes of a CONNECT line beside the token: signature, options, names of the client."""
+MAX_MINTED_JWT_BYTES: Final = MAX_CONTROL_LINE - CONNECT_ENVELOPE
+"""Longest token that is minted (C13.9-014)."""
+
 MAX_PAYLOAD: Final = 1024 * 1024
 """At least 256 KiB and the margin of an envelope (C13.12-06)."""
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, read_secret, write_private
 from sidecar.base.secret import Secret
+from sidecar.rails.space.broker_config import MAX_MINTED_JWT_BYTES
 from sidecar.rails.space.claims import (
     MAX_TOKEN_BYTES,
     AccountClaims,
@@ -222,10 +223,13 @@ class SpaceTrust:
     def mint(
         self, name: str, permissions: Permissions, user: KeyPair, now: int, seconds: int, tags: tuple[str, ...] = ()
     ) -> str:
-        """A user's token, signed by the account's signing key and ended after ``seconds``."""
-        return encode_user(
-            UserClaims(name, user.public, self.account, permissions, tags), self._signing, now, now + seconds
-        )
+        """A user's token, signed by the account's signing key and ended after ``seconds``. Raises GrantRefused for one
+        that would not fit into the line with which it is shown (C13.9-014)."""
+        claims = UserClaims(name, user.public, self.account, permissions, tags)
+        token = encode_user(claims, self._signing, now, now + seconds)
+        if len(token) > MAX_MINTED_JWT_BYTES:
+            raise GrantRefused(f"the token has {len(token)} bytes, allowed are {MAX_MINTED_JWT_BYTES} (C13.9-014)")
+        return token
 
 
 def _key_of(path: Path, role: int, entropy: Entropy, lock: DirLock, *, known: bool) -> KeyPair:

@@ -9,7 +9,8 @@ import pytest
 from sidecar.rails.endpoint import calls_repeat as again
 from sidecar.rails.endpoint.calls_repeat import Again
 from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome
-from sidecar.rails.endpoint.contracts import DELIVERY, REGISTRY, Contract
+from sidecar.rails.endpoint.contracts import DELIVERY, Contract
+from sidecar.rails.endpoint.registry_contracts import REGISTRY
 from sidecar.rails.endpoint.shapes import VOID
 from sidecar.rails.names import headers
 

@@ -86,9 +86,7 @@ def test_a_reply_of_a_superseded_epoch_is_refused_and_keeps_its_outcome() -> Non
         (Origin("com_acme_echo", INSTANCE, 4), Code.EXPIRED),
     ],
 )
-def test_an_answer_of_another_incarnation_than_the_bound_one_is_refused_by_the_caller(
-    found: Origin, code: Code
-) -> None:
+def test_an_answer_of_another_incarnation_than_the_bound_one_is_refused_locally(found: Origin, code: Code) -> None:
     expected = EXPECTED._replace(bind=BOUND)
     for data, outcome in ((reply(ok=True), Outcome.EXECUTED), (refusal("conflict", None), Outcome.UNKNOWN)):
         error = refused(data, expected, found)

@@ -29,7 +29,7 @@ GENERATION = "0f" * 16
 TEXT = schema(
     {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False}
 )
-SHARED = {"type": "string", "maxLength": 5}
+SHARED: JsonValue = {"type": "string", "maxLength": 5}
 
 
 def command(name: str, given: Schema = TEXT, gives: Schema = TEXT, **more: Any) -> Command:

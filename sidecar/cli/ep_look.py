@@ -14,40 +14,60 @@ from sidecar.app.ep_access import calling
 from sidecar.cli.connection_options import Command
 from sidecar.cli.ep_complete import names_of
 from sidecar.cli.ep_options import CALL_EXIT_HELP, ENDPOINT, Sent, instance_option, run_asked, seconds_option
-from sidecar.cli.ep_view import signature
+from sidecar.cli.ep_view import error_document, signature
 from sidecar.cli.main import one_line
 from sidecar.cli.messaging_target import Target, access_options
 from sidecar.cli.messaging_view import table
 from sidecar.ops.exitcodes import CallCode
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.calls_types import Described
-from sidecar.rails.endpoint.codes import CallError
+from sidecar.rails.endpoint.codes import CallError, CallRefused, Code
 from sidecar.rails.endpoint.contracts import Contract
 
 PAGE = 100
 
 
 @click.command(name="list", cls=Command, epilog=CALL_EXIT_HELP)
+@seconds_option
 @access_options
-def listing(target: Target) -> int:
+def listing(target: Target, seconds: float) -> int:
     """The endpoints on which you hold a command, as the registry of the space tells it.
 
     What is listed is what the grants of this credential cover, as they were recorded when it was issued; it is no
     promise that somebody serves it. A registry that does not answer is reported, and nothing is listed then.
     """
 
-    async def work(_: asyncio.Event, __: Sent) -> None:
-        rows: list[Mapping[str, Any]] = []
+    async def work(_: asyncio.Event, __: Sent) -> int:
         async with calling(target.access, target.patience, listing=True) as caller:
-            after: str | None = None
-            while True:
-                page = await caller.endpoints(limit=PAGE, after=after)
-                rows += page.rows
-                if (after := page.next) is None:
-                    break
-        _show_rows(target, rows, page.source)
+            try:
+                rows, source = await _listed(caller, seconds)
+            except CallError as error:
+                return _unlisted(target, error)
+        _show_rows(target, rows, source)
+        return CallCode.OK
 
-    return run_asked(target, work, what="the listing of the registry")
+    return run_asked(target, work)
+
+
+async def _listed(caller: Caller, seconds: float) -> tuple[list[Mapping[str, Any]], str]:
+    rows: list[Mapping[str, Any]] = []
+    after: str | None = None
+    while True:
+        page = await caller.endpoints(limit=PAGE, after=after, seconds=seconds)
+        rows += page.rows
+        if (after := page.next) is None:
+            return rows, page.source
+
+
+def _unlisted(target: Target, error: CallError) -> CallCode:
+    """There is no listing; a part of one is none either (C13.20-15)."""
+    says = isinstance(error, CallRefused)
+    code = CallCode.REFUSED if says or error.code == Code.PERMISSION_DENIED else CallCode.NO_CONNECTION
+    text = f"the registry {'refuses' if says else 'does not answer'}: {error}; nothing is listed"
+    if target.as_json:
+        click.echo(json.dumps({**error_document(error), "message": one_line(text), "exit_code": int(code)}))
+    click.echo(f"-- {one_line(text)}", err=True)
+    return code
 
 
 def _show_rows(target: Target, rows: list[Mapping[str, Any]], source: str) -> None:

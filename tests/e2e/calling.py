@@ -204,12 +204,13 @@ class Registry:
                 {"digest": one, "document": self.documents[one]} for one in args["digests"] if one in self.documents
             ]
             return heard.ok({"documents": found})
-        if heard.command == "instances":
-            rows = [one for one in self.instances if one["instanceId"] > args.get("after", "")]
-            page = rows[: self.per_page]
-            more = {"next": page[-1]["instanceId"]} if len(rows) > len(page) else {}
-            return heard.ok({"rows": page, **more})
-        return heard.no("unimplemented")
+        return self.page(heard) if heard.command == "instances" else heard.no("unimplemented")
+
+    def page(self, heard: Heard) -> Any:
+        rows = [one for one in self.instances if one["instanceId"] > heard.body["args"].get("after", "")]
+        page = rows[: self.per_page]
+        more = {"next": page[-1]["instanceId"]} if len(rows) > len(page) else {}
+        return heard.ok({"rows": page, **more})
 
 
 @contextlib.asynccontextmanager

@@ -48,7 +48,7 @@ class Waiting:
     ) -> None:
         self.endpoint, self.instance, self.request, self.sentinel = endpoint, instance, request, sentinel
         self.hear = hear
-        """Takes every reply, where there is more than one; the future ends the request then."""
+        """Takes every reply, where there is more than one: also those that come when enough have come."""
         self.answer: asyncio.Future[Any]
         """A Reply, or True from one who hears; None for nobody there."""
 
@@ -196,7 +196,7 @@ class Wire:
             if headers.carries_provenance(carried):
                 self._dropped("redirected")
                 return
-        if waiting is None or waiting.answer.done():
+        if waiting is None or (waiting.hear is None and waiting.answer.done()):
             self._dropped("unasked")
             return
         found = origin(subject, self.rail.reply_prefix, self.rail.caller + nonce)

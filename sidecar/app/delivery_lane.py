@@ -18,6 +18,7 @@ from typing import Final
 
 from sidecar.app.delivery_config import LaneConfig
 from sidecar.app.delivery_feed import feed_loop
+from sidecar.app.delivery_registration import registered
 from sidecar.app.spaces import SpaceFailed, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
 from sidecar.base.strictjson import JsonError, JsonValue, parse
@@ -51,9 +52,10 @@ KEPT_LEASES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What a lane keeps: its lifecycle and endpoint instance for good, the number of its last start, by which
-    instances its last starts have asked for the lease, the newest last, and up to where its durables were settled. A
-    start that died early did not take the lease from the one before."""
+    """What a lane keeps: its lifecycle and endpoint instance for good, the epoch of its last start (that of its
+    registration, or one more than before when it could not register), by which instances its last starts have asked for
+    the lease, the newest last, and up to where its durables were settled. A start that died early did not take the
+    lease from the one before."""
 
     uid: str
     instance: str
@@ -214,8 +216,23 @@ class DeliveryLane:
             self.state = state = before.started(os.urandom(16).hex())
             write_state(space / _DIRECTORY, state, lock)
             account = SpaceTrust.open(space, info.name, os.urandom)
-            kept = KeptFloors(state, space / _DIRECTORY, lock)
-            await self._serve(state, before.leases, account, info.form, kept)
+            self._problem = "no connection to the broker yet"
+            async with self._registered(state, info.form) as epoch:
+                if epoch is not None:
+                    self.state = state = replace(state, epoch=epoch)
+                    write_state(space / _DIRECTORY, state, lock)
+                kept = KeptFloors(state, space / _DIRECTORY, lock)
+                await self._serve(state, before.leases, account, info.form, kept)
+
+    @contextlib.asynccontextmanager
+    async def _registered(self, state: LaneState, form: Form) -> AsyncIterator[int | None]:
+        """The instance is registered for as long as this lasts; at which epoch, None when it could not be."""
+        config = self.config
+        hosted = await registered(config.root, config.space, config.url, form, state.instance, self._metrics, self._log)
+        with contextlib.ExitStack() as stack:
+            if hosted is not None:
+                stack.callback(hosted.close)
+            yield None if hosted is None else hosted.identity.epoch
 
     async def _serve(
         self, state: LaneState, ended: tuple[str, ...], account: SpaceTrust, form: Form, kept: KeptFloors
@@ -223,7 +240,6 @@ class DeliveryLane:
         service = Service(state.instance, state.epoch, served(form))
         minter = _minter(account, form, state.lifecycle, service, self._seconds)
         watch = Watch(self._metrics, self._log)
-        self._problem = "no connection to the broker yet"
         async with await Connection.open([self.config.url], minter, watch=watch) as connection:
             plane = Plane(
                 connection, account.space, form, state.lifecycle, self._metrics, self._log, floors=kept.floors

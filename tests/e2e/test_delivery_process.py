@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -21,11 +22,14 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.endpoint.caller import Caller
+from sidecar.rails.endpoint.service_record import read_spec
 from sidecar.rails.messaging.liveness import Verdict, probe
 from sidecar.rails.names import api, buckets, consumers, headers, streams, subjects
 from sidecar.rails.planes.delivery.anycast import Record, key_of
 from sidecar.rails.planes.delivery.broker import consumer_info
+from sidecar.rails.planes.delivery.compose import served
 from sidecar.rails.planes.delivery.lease import LeaseRow
+from sidecar.rails.planes.registration.naming import Place as Placed
 from sidecar.rails.space.holder import Form
 from sidecar.rails.space.trust import SpaceTrust
 from tests.e2e.anycast_scene import take, take_of
@@ -241,7 +245,47 @@ async def test_epochs_grow_and_a_killed_process_is_followed_at_once(place_of: Pl
             epochs.append(process.ready["lanes"][0]["epoch"])
             assert process.ready["lanes"][0]["serving"]
             process.program.kill()
-        assert epochs == [1, 2, 3]
+        assert epochs == [0, 1, 2], "those of its registrations"
+
+
+async def test_delivery_is_an_endpoint_that_says_what_it_takes(place_of: Places) -> None:
+    """Its descriptor is public, its contracts are those that callers have compiled in, and it is registered."""
+    async with place_of() as place:
+        town = await place.town()
+        process = await place.started()
+        (lane,) = process.ready["lanes"]
+        async with town.member("alice") as alice, root(Rig(town)) as operator:
+            caller = Caller(alice.connection, SPACE, alice.lifecycle, "alice")
+            described = await caller.describe("delivery", seconds=10.0)
+            await caller.close()
+            assert (described.instance, described.epoch) == (lane["instance"], lane["epoch"])
+            (cluster,) = described.descriptor.clusters
+            assert set(cluster.commands) == set(served(Form.MEDIATED))
+            where = Placed(SPACE, "delivery", lane["instance"])
+            stream = buckets.RECORDS.stream(SPACE)
+            asked = json.dumps({"last_by_subj": where.spec}).encode()
+            answer = json.loads((await operator.request(api.MESSAGE_GET.build(stream=stream), asked)).data)
+            record = read_spec(json.loads(base64.b64decode(answer["message"]["data"])))
+            assert record.cluster_digests == (cluster.digest,)
+
+
+async def test_a_lane_that_cannot_be_registered_serves_all_the_same(place_of: Places) -> None:
+    async with place_of() as place:
+        town = await place.town()
+        first = await place.started()
+        (before,) = first.ready["lanes"]
+        assert first.program.stop() == 0
+        async with root(Rig(town)) as operator:
+            gate = Placed(SPACE, "delivery", before["instance"]).gate
+            await operator.request(gate, b"no gate")
+        second = await place.started()
+        (after,) = second.ready["lanes"]
+        assert after["serving"]
+        assert (after["instance"], after["epoch"]) == (before["instance"], before["epoch"] + 1)
+        assert second.metric("delivery_unregistered_total") == 1
+        assert await second.events("delivery_unregistered")
+        async with town.member("alice") as alice:
+            assert await call(alice, "anycast-takes") == {"takes": True}
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])

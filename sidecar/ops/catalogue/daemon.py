@@ -30,6 +30,11 @@ METRICS: Final[tuple[Metric, ...]] = (
         (one_of("kind", "backstop", "takes", "notices", "sweep", "endpoint", "liveness", "feed", "lane"),),
     ),
     Metric(
+        "sidecar_delivery_unregistered",
+        Kind.COUNTER,
+        "Starts of lanes whose instance could not be registered; they serve all the same.",
+    ),
+    Metric(
         "sidecar_delivery_takes",
         Kind.COUNTER,
         "Takes of anycast requests, by their answer; dropped ones have none.",

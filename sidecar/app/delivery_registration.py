@@ -1,0 +1,63 @@
+"""The delivery endpoint of a lane as the registry knows it: its contracts published, its instance registered, its epoch
+that of the gate.
+
+Delivery does not hang on that. What fences one delivery plane from the next is its lease; a lane that cannot register
+(a host without the broker's trust, say) serves all the same, at an epoch of its own, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from sidecar.app.endpoint_host import Hosted, host
+from sidecar.app.space_links import BrokerAway, SpaceFailed
+from sidecar.base.safefile import UnsafeFile
+from sidecar.base.strictjson import JsonValue
+from sidecar.ops.logging import Log, told
+from sidecar.ops.metrics import Metrics
+from sidecar.rails.endpoint.call import Call
+from sidecar.rails.names.principals import LOCAL_OWNER
+from sidecar.rails.planes.delivery.compose import delivery_endpoint, served
+from sidecar.rails.planes.registration.faults import RegistrationRefused
+from sidecar.rails.space.grants import GrantRefused
+from sidecar.rails.space.holder import Form
+
+TRIES: Final = 3
+AGAIN_SECONDS: Final = 0.5
+REGISTER_SECONDS: Final = 20.0
+"""How long one try may take, an eviction included."""
+
+
+async def registered(
+    root: Path, space: str, url: str, form: Form, instance: str, metrics: Metrics, log: Log
+) -> Hosted | None:
+    """The registration of the lane's instance; None when it was refused or failed for good, which is logged and
+    counted. A broker that is away is waited for."""
+    endpoint = delivery_endpoint(dict.fromkeys(served(form), _elsewhere))
+    failures = 0
+    while True:
+        try:
+            async with asyncio.timeout(REGISTER_SECONDS):
+                return await host(root, space, url, endpoint, owner=LOCAL_OWNER, instance=instance, metrics=metrics)
+        except BrokerAway:
+            await asyncio.sleep(AGAIN_SECONDS)
+            continue
+        except (RegistrationRefused, GrantRefused, UnsafeFile) as error:
+            problem: Exception = error
+            break
+        except (SpaceFailed, TimeoutError) as error:
+            problem = error
+            failures += 1
+            if failures >= TRIES:
+                break
+            await asyncio.sleep(AGAIN_SECONDS)
+    metrics.counter("delivery_unregistered").inc()
+    log.error("delivery_unregistered", space=space, problem=told(problem))
+    return None
+
+
+async def _elsewhere(call: Call) -> JsonValue:
+    """What is registered is the surface; the handlers are those of the plane."""
+    raise AssertionError(call.id)

@@ -28,7 +28,7 @@ from sidecar.rails.endpoint.clusters import event_topic
 from sidecar.rails.endpoint.codes import CallError, Code, unsent
 from sidecar.rails.names import headers, planes
 from sidecar.rails.names.errors import InvalidName
-from sidecar.rails.names.tokens import endpoint_token
+from sidecar.rails.names.tokens import GRAMMARS, endpoint_token
 
 PAGE: Final = 64
 REPLAY_SECONDS: Final = 15.0
@@ -47,8 +47,10 @@ class EventWatch:
         topic = event_topic(cluster, event)
         try:
             names = {"space": space, "endpoint": endpoint_token(endpoint)}
-            leaf = topic.split(".")
-            self._subject = planes.EVENT_CLUSTER.filter(**names, cluster=leaf[1], event=leaf[2])
+            leaf = {"cluster": topic.removeprefix("ev.").partition(".")[0], "event": event}
+            for one in leaf.values():
+                GRAMMARS["word"].check(one)
+            self._subject = planes.EVENT_CLUSTER.filter(**names, **leaf)
         except InvalidName as error:
             raise unsent(Code.BAD_REQUEST, str(error)) from None
         self._joint = Joint(topic, after or 0)

@@ -39,6 +39,7 @@ INSTANCES_PAGE: Final = 128
 """Rows in one page of ``instances``."""
 _MEMBERS: Final = 64
 """Members of an event."""
+_SAID: Final = 4_096
 RECORDED: Final = "recorded-ceiling"
 OPEN: Final = "no-permission-system"
 
@@ -68,6 +69,7 @@ class Registry:
         self._connection, self._space = connection, space
         self._metrics, self._log, self._clock = metrics, log, clock
         self._permissions = permissions
+        self._said: dict[tuple[str, str], str] = {}
         self.records = Records(connection, space)
         self._artifacts = Artifacts(self.records.reader, space, metrics)
         self._ceilings = Ceilings(self.records.reader, space, clock)
@@ -131,7 +133,7 @@ class Registry:
         declared = await self._visibility.declared(instances)
         for instance, one in declared.items():
             if one.state is not State.VERIFIED:
-                self._log.warning("registry_instance_unlisted", endpoint=endpoint, instance=instance, why=one.why)
+                self._say(endpoint, instance, one.why)
         await asyncio.sleep(0)  # a long list is no reason for the others to wait
         shown = {instance: Shown(_state(one), declared[instance]) for instance, one in instances.items()}
         found = row(endpoint, shown, lambda journal: JOURNAL if journal else EPHEMERAL, coverage)
@@ -159,8 +161,7 @@ class Registry:
 
     def _instance(self, one: Registered, gate: Gate | Broken | None) -> dict[str, JsonValue] | None:
         if isinstance(gate, Broken) or one.spec is None:
-            why = told(gate) if isinstance(gate, Broken) else one.why
-            self._log.warning("registry_instance_unlisted", endpoint=one.endpoint, instance=one.instance, why=why)
+            self._say(one.endpoint, one.instance, told(gate) if isinstance(gate, Broken) else one.why)
             return None
         if gate is None or gate.state is GateState.RETIRED or not gate.registered:
             return None
@@ -278,6 +279,15 @@ class Registry:
     def _budget(self) -> int:
         """Bytes for the rows of one answer."""
         return self._connection.max_payload - OVERHEAD
+
+    def _say(self, endpoint: str, instance: str, why: str) -> None:
+        """What is wrong with an instance, once for each reason: whoever asks often fills no log."""
+        if self._said.get((endpoint, instance)) == why:
+            return
+        if len(self._said) >= _SAID:
+            self._said.clear()
+        self._said[endpoint, instance] = why
+        self._log.warning("registry_instance_unlisted", endpoint=endpoint, instance=instance, why=why)
 
     def _taken(self, call: Call, pages: Pages, key: str, value: JsonValue) -> bool:
         try:

@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from sidecar.base.clock import Now, system_now
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
@@ -27,6 +29,7 @@ from sidecar.rails.connection.logins import OpenLogin
 from sidecar.rails.connection.publishing import store
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.clusters import Cluster, Command
+from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.schemas import VOID_SCHEMA
 from sidecar.rails.names import api, buckets, headers, planes, streams
 from sidecar.rails.names.principals import Lifecycle, Principal
@@ -247,3 +250,11 @@ async def scene(
 def later(seconds: float) -> Callable[[], Now]:
     """A clock that is ahead of that of the broker."""
     return lambda: replace(system_now(), wall=system_now().wall + seconds)
+
+
+@contextlib.asynccontextmanager
+async def refused(code: Code, message: str) -> AsyncIterator[None]:
+    """The block is refused with this code and this fixed message, before any effect."""
+    with pytest.raises(Refusal) as caught:
+        yield
+    assert (caught.value.code, caught.value.message, caught.value.outcome) == (code, message, Outcome.NOT_EXECUTED)

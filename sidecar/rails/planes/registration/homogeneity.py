@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 from nats.aio.client import Client
 
@@ -18,7 +20,9 @@ from sidecar.rails.planes.registration.publisher import read_artifact
 from sidecar.rails.space.keys import read_key
 from sidecar.rails.space.retire import subjects_of
 
-MAX_SPEC_BYTES = 64 * 1024
+MAX_SPEC_BYTES: Final = 64 * 1024
+AT_ONCE: Final = 64
+"""Records that are read at the same time."""
 Form = tuple[tuple[str, ...], int]
 """What instances of one generation have in common: cluster digests in order, and the protocol version."""
 
@@ -32,13 +36,17 @@ class MixedContracts(RegistrationRefused):
 async def registered(registrar: Client, place: Place) -> dict[str, ServiceSpec]:
     """The specs of every registered instance of the endpoint. Raises Corrupt, BrokerRefused, nats.errors.Error."""
     stream = buckets.RECORDS.stream(place.space)
+    subjects = sorted(await subjects_of(registrar, stream, place.specs))
     found = {}
-    for subject in await subjects_of(registrar, stream, place.specs):
-        kept = await read_key(registrar, stream, subject)
-        if kept.value is None:
-            continue  # deregistered
-        instance = buckets.RECORDS.parse(place.space, buckets.RECORD_SERVICE, subject)["instance"]
-        found[instance] = spec_of(kept.value, subject)
+    for at in range(0, len(subjects), AT_ONCE):
+        some = subjects[at : at + AT_ONCE]
+        # Those that are deregistered have left a marker each, so that there may be many to look at.
+        for subject, kept in zip(
+            some, await asyncio.gather(*(read_key(registrar, stream, one) for one in some)), strict=True
+        ):
+            if kept.value is not None:
+                instance = buckets.RECORDS.parse(place.space, buckets.RECORD_SERVICE, subject)["instance"]
+                found[instance] = spec_of(kept.value, subject)
     return found
 
 

@@ -28,6 +28,7 @@ MAX_AUTH: Final = 65_536
 MAX_DEADLINE_MS: Final = 3_600_000
 """The longest wait that a caller of ours asks for; never unlimited (C13.3-30)."""
 _CORRELATION: Final = {"traceparent": 256, "tracestate": 512, "baggage": 8_192}
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ID = GRAMMARS["id"]
 _MISSING: Final = object()
@@ -245,6 +246,10 @@ def _correlation(members: Mapping[str, Any]) -> Mapping[str, str] | None:
     for name, one in found.items():
         if type(one) is not str or len(one.encode()) > _CORRELATION[name] or _CONTROL.search(one):
             raise _refused(Code.BAD_REQUEST, f"correlation.{name} is no text of at most {_CORRELATION[name]} bytes")
+    parent = found.get("traceparent", "")
+    if parent.startswith("00-") and _TRACEPARENT.fullmatch(parent) is None:
+        # What a later version looks like is for that version to say; of this one it is known.
+        raise _refused(Code.BAD_REQUEST, "correlation.traceparent is none of version 00")
     return found
 
 

@@ -49,7 +49,7 @@ def test_a_request_is_read_back_as_it_was_written() -> None:
         "g1",
         Target("local", "bob", "b2" * 13, 7),
         Bind("i2" * 13, 0),
-        {"traceparent": "00-1-2-01", "baggage": "a=b"},
+        {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "baggage": "a=b"},
         "opaque",
     )
     for one in (small, large):

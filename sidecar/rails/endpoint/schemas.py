@@ -56,7 +56,7 @@ EXPLAINED: Final = 1 << 15
 validator longer than to say that one is."""
 MAX_PATH: Final = 160
 """Characters of the path in a fault."""
-_PATTERN_BYTES: Final = 64 * 1_024
+_PATTERN_BYTES: Final = 128 * 1_024
 """Memory of one compiled pattern, and of its lazy automaton."""
 _PATTERNS: Final = RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=4 * _PATTERN_BYTES)
 _META: Final = Draft202012Validator({"$ref": DIALECT}, validate_formats=False, offline=True)

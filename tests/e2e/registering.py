@@ -63,6 +63,8 @@ class Site:
     def __init__(self, broker: SpaceBroker) -> None:
         self.broker = broker
         self.root: Path = broker.directory
+        self.written = Metrics()
+        self.log = io.StringIO()
         self.account = SpaceTrust.open(self.root / "spaces" / SPACE, SPACE, os.urandom)
 
     async def host(self, endpoint: Endpoint | None = None, **more: Any) -> Hosted:
@@ -97,21 +99,28 @@ class Site:
         return (None if kept.value is None else json.loads(kept.value)), kept.revision
 
     @contextlib.asynccontextmanager
-    async def record_writer(self) -> AsyncIterator[Callable[[str, str], Awaitable[dict[str, Any]]]]:
-        """A record writer that runs; what it gives waits until an instance has a status with a state."""
+    async def recording(self) -> AsyncIterator[Connection]:
+        """A connection with the grants of a record writer."""
         key = new_user(os.urandom)
-        life = Lifecycle(Principal("local", "recorder"), "r" * 26)
-        holder = Holder(SPACE, life, key.public, Form.MEDIATED)
+        holder = Holder(SPACE, Lifecycle(Principal("local", "recorder"), "r" * 26), key.public, Form.MEDIATED)
 
         async def mint() -> Credentials:
             token = self.account.issue(Profile.RECORD_WRITER, holder, key, clock(), 300)
             return Credentials(format_creds(token, key), clock() + 300)
 
-        self.written = Metrics()
         async with await Connection.open([self.broker.url], mint) as connection:
-            writer = RecordWriter(connection, SPACE, metrics=self.written, log=Log(io.StringIO()))
-            running = asyncio.create_task(writer.run())
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def record_writer(self) -> AsyncIterator[Callable[[str, str], Awaitable[dict[str, Any]]]]:
+        """A record writer that runs; what it gives waits until an instance has a status with a state."""
+        async with self.recording() as connection:
+            writer = RecordWriter(connection, SPACE, metrics=self.written, log=Log(self.log))
+            bound = asyncio.Event()
+            running = asyncio.create_task(writer.run(bound))
             try:
+                async with asyncio.timeout(EVENT_SECONDS):
+                    await bound.wait()
                 yield self._has_state
             finally:
                 running.cancel()

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sidecar.rails.endpoint.codes import Code, Outcome
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT, DESCRIBE
-from sidecar.rails.endpoint.judge import Accepted, Discard, Ignored, Refused
+from sidecar.rails.endpoint.judge import REMEMBERED, Accepted, Describes, Discard, Ignored, Refused
 from sidecar.rails.names import endpoint, headers
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.limits import MAX_SAFE_INTEGER
-from tests.unit.rails.endpoint.samples import BOB_UID, GENERATION, INSTANCE, OTHER, TARGET, body, judged, op, subject
+from tests.unit.rails.endpoint.samples import (
+    BOB_UID,
+    GENERATION,
+    INSTANCE,
+    OTHER,
+    SERVING,
+    TARGET,
+    body,
+    judged,
+    op,
+    subject,
+)
 
 
 def code(value: Any, at: str | None = None) -> str:
@@ -271,3 +284,47 @@ def test_a_command_without_arguments_takes_none_or_null() -> None:
 def test_an_unknown_command_is_not_implemented() -> None:
     asked = body(op={"endpoint": DELIVERY_ENDPOINT, "command": "dig"})
     assert code(asked, subject("dig", mode=UNTARGETED)) == Code.UNIMPLEMENTED
+
+
+@pytest.mark.req("C13.5-05", "C13.3-18")
+def test_a_journal_command_is_not_cast() -> None:
+    cast = body("start", without="deadlineMs", replyExpected=False)
+    verdict = judged(cast, subject("start"))
+    assert isinstance(verdict, Refused)
+    assert (verdict.refusal.code, verdict.reply) == (Code.CLASS_MISMATCH, None)
+
+
+@pytest.mark.req("C13.7-65", "C13.3-15", "C13.2-28")
+def test_describe_is_judged_like_any_request_but_without_a_contract() -> None:
+    serving = replace(SERVING, describes=True)
+    asked = body(op={"endpoint": DELIVERY_ENDPOINT, "command": DESCRIBE}, without="args")
+    for route, issued in itertools.product(endpoint.ROUTES, (False, True)):
+        at = subject(DESCRIBE, route=route, issued=issued)
+        verdict = serving.judge(at, (), json.dumps(asked).encode())
+        assert isinstance(verdict, Describes)
+        assert verdict.origin.generation == (GENERATION if issued else None)
+        assert verdict.reply is not None
+        assert verdict.reply.startswith("cotal.main.ep.v1.reply." if issued else "cotal.main.ep.reply.")
+    assert code(asked, subject(DESCRIBE)) == Code.UNIMPLEMENTED  # an instance without a descriptor
+
+
+@pytest.mark.req("C13.2-22", "C13.2-45", "C13.2-10")
+def test_what_is_remembered_of_a_subject_changes_no_verdict() -> None:
+    serving = replace(SERVING)
+    data = json.dumps(body()).encode()
+    first = serving.judge(subject(nonce="a" * 32), (), data)
+    assert isinstance(first, Accepted)
+    again = serving.judge(subject(nonce="b" * 22), (), data)
+    assert isinstance(again, Accepted)
+    assert first.reply is not None
+    assert again.reply == first.reply.replace("a" * 32, "b" * 22)
+    head = subject().rpartition(".")[0]
+    for nonce in ("", "b" * 21, "b" * 65, "b" * 22 + "!", "b" * 5_000):
+        assert serving.judge(f"{head}.{nonce}", (), data) == Discard(Ignored.NO_SENDER)
+    for number in range(REMEMBERED + 5):
+        caller = subject(actor=f"a{number}")
+        verdict = serving.judge(caller, (), data)
+        assert isinstance(verdict, Refused)
+        assert verdict.refusal.code == Code.SENDER_MISMATCH
+    assert len(serving._origins) == REMEMBERED
+    assert isinstance(serving.judge(subject(), (), data), Accepted)

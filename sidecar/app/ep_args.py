@@ -92,9 +92,29 @@ def arguments(given: Given, schema: Mapping[str, Any] | bool) -> JsonValue:
     names, is_open = _members(root)
     for name, text in given.typed.items():
         if name not in names and not is_open and names:
-            raise BadArguments(f"{name} is no argument of the command, which takes {', '.join(sorted(names))}")
+            raise BadArguments(_unknown(name, names))
         found[name] = _typed(name, text, _types(names.get(name, True), root))
     return found
+
+
+def misfit(value: JsonValue, schema: Mapping[str, Any] | bool) -> str | None:
+    """What is wrong with the members of arguments, by name: those that are missing, or that nothing admits. None where
+    the compiled schema knows better."""
+    root = _resolved(schema, schema) if isinstance(schema, Mapping) else schema
+    if not isinstance(value, dict) or not isinstance(root, Mapping) or not isinstance(schema, Mapping):
+        return None
+    needed = root.get("required")
+    if isinstance(needed, Sequence) and (missing := [str(name) for name in needed if name not in value]):
+        return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    names, is_open = _members(schema)
+    if not is_open and (unknown := [name for name in value if name not in names]):
+        return _unknown(unknown[0], names)
+    return None
+
+
+def _unknown(name: str, names: Mapping[str, Any]) -> str:
+    takes = f", which takes {', '.join(sorted(names))}" if names else ""
+    return f"{name} is no argument of the command{takes}"
 
 
 def _members(root: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.app.ep_args import BadArguments, Given, arguments
+from sidecar.app.ep_args import BadArguments, Given, arguments, misfit
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.calls_types import Answer, To
@@ -66,7 +66,7 @@ def check(contract: Contract, asked: Asked) -> JsonValue:
         raise BadArguments(f"{asked.command} takes {takes}")
     value = arguments(asked.given, contract.input.schema)
     if (fault := contract.input.check(value)) is not None:
-        raise BadArguments(f"{fault.field or 'the whole of the arguments'} {fault.why}")
+        raise BadArguments(misfit(value, contract.input.schema) or f"{fault.field or 'the arguments'} {fault.why}")
     return value
 
 

@@ -81,7 +81,8 @@ def trial(where: str, directory: Path) -> Iterator[Trial]:
         _served(where, name, dev, directory / "serve.log") as ready,
     ):
         here = ("--space", SPACE, "--dev", str(dev))
-        _step("principal", "add", "--actor", ACTOR, "--owner", "local", "--may", f"{name}:*", *here)
+        holds = ("--may", f"{name}:*", "--hear", f"{name}:*")
+        _step("principal", "add", "--actor", ACTOR, "--owner", "local", *holds, *here)
         yield Trial(dev, name, ready)
 
 

@@ -111,12 +111,13 @@ ONE_OPTIONS: Final = (
 
 
 def asked_options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
-    """ENDPOINT, COMMAND, ARGS and the options of a call; the command is given them as one ``asked``."""
+    """ENDPOINT, COMMAND, ARGS and the options of a call, above ``access_options``: the command is given them as one
+    ``asked``. What is typed wrongly is refused before the creds are read."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
-        def command(target: Target, endpoint: str, command_name: str, words: tuple[str, ...], **options: Any) -> Any:
-            given = read_given(words, as_json=target.as_json)
+        def command(endpoint: str, command_name: str, words: tuple[str, ...], **options: Any) -> Any:
+            given = read_given(words, as_json=options["as_json"])
             names = {"id": options.pop("request_id"), "to": options.pop("to")}
             named = {name: options.pop(name) for name in ("instance", "bind") if name in options}
             asked = Asked(
@@ -128,7 +129,7 @@ def asked_options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
                 **names,
                 **named,
             )
-            return function(target, asked, **options)
+            return function(asked=asked, **options)
 
         decorated: Any = command
         options_of: tuple[Callable[[Any], Any], ...] = (*more, *_CALL_OPTIONS)
@@ -158,8 +159,11 @@ def read_given(words: tuple[str, ...], *, as_json: bool) -> Given:
 
 
 def _of_file(path: Path) -> Given:
-    with path.open("rb") as file:
-        return read_object(file.read(MAX_ARGUMENT_BYTES + 1), f"of {path}")
+    try:
+        with path.open("rb") as file:
+            return read_object(file.read(MAX_ARGUMENT_BYTES + 1), f"of {path}")
+    except OSError as error:
+        raise BadArguments(f"{path}: {error.strerror}") from None
 
 
 def refused_words(error: BadArguments, *, as_json: bool) -> CommandFailed:

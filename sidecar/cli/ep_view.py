@@ -17,6 +17,8 @@ from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Cod
 
 MAX_SHOWN: Final = 16_384
 """Characters of one answer that a terminal shows; a pipe or --json gets all."""
+WATCH: Final = "watch"
+"""In the place of the command, in the errors of a watch."""
 _SIGNATURE: Final = 160
 _DEEP: Final = 2
 _OUTCOMES: Final = {
@@ -100,6 +102,8 @@ def code_of(error: CallError) -> CallCode:
 def _hint(error: CallError) -> str:
     if not isinstance(error, CallFailed) or error.outcome is not Outcome.NOT_EXECUTED:
         return ""
+    if error.code == Code.PERMISSION_DENIED and error.command == WATCH:
+        return "; an operator grants it: sidecar principal add --hear ENDPOINT:EVENT"
     if error.code == Code.PERMISSION_DENIED:
         return "; what these creds may call: sidecar ep list"
     return "; who serves it: sidecar ep list" if error.code == Code.UNAVAILABLE else ""

@@ -16,6 +16,7 @@ from sidecar.app.ep_args import (
     Words,
     arguments,
     checked,
+    misfit,
     read_bind,
     read_object,
     read_target,
@@ -147,6 +148,17 @@ def test_no_arguments_are_null_for_a_command_without_any_and_an_empty_object_els
     assert arguments({"a": 1}, VOID) == {"a": 1}  # the schema itself refuses it, by the name of the contract
     with pytest.raises(BadArguments, match="takes no arguments"):
         arguments(Words({"x": "1"}, {}), VOID)
+
+
+def test_members_that_do_not_fit_are_named() -> None:
+    assert misfit({"a": 1}, ADD) == "b is missing"
+    assert misfit({}, ADD) == "a, b are missing"
+    assert misfit({"a": 1, "b": 2, "c": {}}, ADD) == "c is no argument of the command, which takes a, b, note"
+    assert misfit({"x": 1}, {"type": "object", "additionalProperties": False}) == "x is no argument of the command"
+    assert misfit({"b": 1}, {"$ref": "#/$defs/n", "$defs": {"n": {"required": ["a"]}}}) == "a is missing"
+    assert misfit({"a": 1, "b": "x"}, ADD) is None  # its type is for the schema to judge
+    assert misfit({"x": 1}, True) is None
+    assert misfit(None, ADD) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sidecar.rails.endpoint.contract import Compiled, Contract, Contracts, contr
 from sidecar.rails.endpoint.shapes import TRUE, array, closed, mapping, nullable, spelled, text, whole
 from sidecar.rails.envelopes.shapes import ANYTHING, Shape, matching, words
 from sidecar.rails.names.limits import MAX_TOKEN
-from sidecar.rails.names.tokens import MODES
+from sidecar.rails.names.tokens import ENDPOINT_NAME, MODES
 
 REGISTRY_ENDPOINT: Final = "registry"
 LISTING_CLUSTER: Final = "ai.cotal.registry"
@@ -38,7 +38,7 @@ MAX_DECLARED: Final = MAX_CLUSTERS * MAX_COMMANDS
 RAILS: Final = ("ep", "ep.v1", "epj")
 POSITIONS: Final = ("instanceId", "targetOwner", "targetActor", "targetUid", "nonce")
 
-_ENDPOINT = matching(r"^[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?$", "is no endpoint name")
+_ENDPOINT = spelled(rf"^{ENDPOINT_NAME.shape}$", MAX_TOKEN, "is no endpoint name")
 _COMMAND = matching(r"^[a-z0-9-]{1,32}$", "is no command name")
 _UID = matching(r"^[a-z0-9]{26,32}$", "is no lifecycle uid or instance id")
 _DIGEST = matching(r"^sha256:[0-9a-f]{64}$", "is no digest")

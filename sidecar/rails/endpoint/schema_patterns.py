@@ -21,11 +21,23 @@ _CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _GROUP: Final = re.compile(r"\((?:\?(?:[:=!]|<[=!]|<[^>]*>|[a-z-]*:))?")
 
 
-def states(pattern: str, path: str) -> int:
-    """About how many states the automaton of a pattern has: atoms, times what counts them. Raises ContractInvalid.
+_ATOM: Final = r"(?:\\[^pPbBux0-9k]|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[\](){}*+?|^$])"
+_ONE_WAY: Final = re.compile(rf"\^(?:{_ATOM}(?:\{{\d+\}})?)*(?:{_ATOM}(?:[*+?]|\{{\d+,\d*\}}))?\$", re.DOTALL)
+"""Both anchors, and nothing but the last atom may stand a number of times that is open: one state at a time."""
 
-    An automaton without a table is as slow as it has states, so that this bounds the work for each character.
+
+def weight(pattern: str, path: str) -> int:
+    """How many steps one character of a text costs at most, in evaluations of simple rules. Raises ContractInvalid.
+
+    The automaton is built while a text is read. Where it needs more room than it has, each character costs as many
+    steps as there are states; a pattern that is in one state at a time never comes there.
     """
+    number = states(pattern, path)
+    return number // 16 if _ONE_WAY.fullmatch(pattern) else number
+
+
+def states(pattern: str, path: str) -> int:
+    """About how many states the automaton of a pattern has: atoms, times what counts them. Raises ContractInvalid."""
     if len(pattern) > MAX_LENGTH:
         raise ContractInvalid(path, f"has a pattern of more than {MAX_LENGTH} characters")
     groups: list[tuple[int, int]] = []

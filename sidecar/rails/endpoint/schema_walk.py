@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.artifacts import REFERENCE, ContractInvalid
-from sidecar.rails.endpoint.schema_patterns import states
+from sidecar.rails.endpoint.schema_patterns import weight
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 MAX_CHAIN: Final = 32
@@ -81,7 +81,7 @@ class Bundle:
     """A closed bundle, walked whole. Raises ContractInvalid for what is outside of the profile.
 
     ``root`` is the node of the root schema, ``nodes`` are those of all documents, ``reached`` the digests of the
-    documents that the root reaches, ``patterns`` all patterns with their states.
+    documents that the root reaches, ``patterns`` all patterns with their weights.
     """
 
     def __init__(self, root: str, documents: Mapping[str, JsonValue]) -> None:
@@ -177,12 +177,12 @@ class Bundle:
             node.weight += len(listed) // 16
 
     def _pattern(self, pattern: str, path: str) -> int:
-        """Weight of a pattern: a text costs at most as many steps for each character as there are states."""
+        """The weight of a pattern that the bundle has."""
         if pattern not in self.patterns:
-            self.patterns[pattern] = states(pattern, path)
+            self.patterns[pattern] = weight(pattern, path)
             if len(self.patterns) > MAX_PATTERNS:
                 raise ContractInvalid(path, f"is one of more than {MAX_PATTERNS} patterns")
-        return self.patterns[pattern] // 4
+        return self.patterns[pattern]
 
     # ---- identifiers and references ----
 

@@ -20,11 +20,13 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.names.principals import LOCAL_OWNER
 from sidecar.rails.planes.delivery.compose import delivery_endpoint, served
+from sidecar.rails.planes.delivery.daemon import wait_after
 from sidecar.rails.planes.registration.faults import RegistrationRefused
 from sidecar.rails.space.grants import GrantRefused
 from sidecar.rails.space.holder import Form
 
-TRIES: Final = 3
+TRIES: Final = 5
+"""Failures in a row, with growing waits between them, after which a lane serves without."""
 AGAIN_SECONDS: Final = 0.5
 REGISTER_SECONDS: Final = 20.0
 """How long one try may take, an eviction included."""
@@ -52,7 +54,7 @@ async def registered(
             failures += 1
             if failures >= TRIES:
                 break
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(wait_after(failures))
     metrics.counter("delivery_unregistered").inc()
     log.error("delivery_unregistered", space=space, problem=told(problem))
     return None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sidecar.app.demo_endpoints import endpoints
 from sidecar.app.demo_messaging import command_line, talk
 from sidecar.app.dev import Dev
 from sidecar.base.keysource import load_seed_file
@@ -117,6 +118,8 @@ async def _steps(dev: Dev, client: CoordinatorClient, say: Say, by_hand: _ByHand
     say("8. You followed live events from exactly that cut on, under credit")
     by_hand("watch")
     await talk(dev, say, first=9)
+    if dev.endpoints is not None:
+        await endpoints(dev, say, first=11)
 
 
 def _describe(result: object) -> str:

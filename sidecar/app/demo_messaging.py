@@ -74,9 +74,9 @@ def _line(delivered: Delivered) -> str:
     return f"bob hears     {message.sender.name} {kind}: {text}"
 
 
-def by_hand(dev: Dev, who: str, *words: str) -> str:
+def by_hand(dev: Dev, who: str, *words: str, space: str = SPACE) -> str:
     """What to type for the same."""
-    return f"   by hand:      {command_line(dev, who, *words)}"
+    return f"   by hand:      {command_line(dev, who, *words, space=space)}"
 
 
 def command_line(dev: Dev, who: str, *words: str, space: str = SPACE) -> str:

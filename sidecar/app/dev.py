@@ -1,4 +1,5 @@
-"""``sidecar dev``: nats-server, witness, coordinator and delivery on loopback, in one directory, under one process."""
+"""``sidecar dev``: everything on loopback, in one directory, under one process: nats-server, witness, coordinator,
+delivery, registry, and endpoints of our own."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sidecar.app.broker import Broker, prepare_broker
+from sidecar.app.dev_endpoints import SAMPLES, Endpoints, endpoints_told
 from sidecar.app.dev_spaces import SPACES, keep_creds, make_spaces, spaces_stand, write_delivery_config
 from sidecar.app.layout import Layout, find_nats_server
 from sidecar.app.provision import Provisioned, keep_metrics_address, provision
@@ -33,6 +35,7 @@ class DevOptions:
     nats_server: Path | None = None
     nats_port: int = 0
     certificate_seconds: int = 10
+    endpoints: bool = True
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class Dev:
     ready: dict[str, Any] = field(default_factory=dict)
     spaces: dict[str, Any] = field(default_factory=dict)
     delivery: dict[str, Any] = field(default_factory=dict)
+    endpoints: Endpoints | None = None
     restarted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -159,6 +163,7 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
 
     def refresh(child: Child) -> None:
         nonlocal kept
+        waiting.cancel()
         if not kept:  # what the ready line says stays true when the coordinator is started again
             keep_metrics_address(provisioned.serve_config, urlsplit(child.ready["metrics_url"]).netloc)
             kept = True
@@ -173,7 +178,7 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
         f"(see {serve.log})",
     )
     try:
-        await asyncio.gather(supervisor.start(serve, refresh), _start_spaces(dev, supervisor))
+        await asyncio.gather(supervisor.start(serve, refresh), _start_spaces(dev, supervisor, options.endpoints))
     finally:
         waiting.cancel()
     _publish(dev)
@@ -183,8 +188,8 @@ async def _start(plan: _Plan, supervisor: Supervisor, announce: bool) -> Dev:
     return dev
 
 
-async def _start_spaces(dev: Dev, supervisor: Supervisor) -> None:
-    """The spaces, and the process that delivers in them."""
+async def _start_spaces(dev: Dev, supervisor: Supervisor, endpoints: bool) -> None:
+    """The spaces, the processes that deliver and register in them, and the endpoints of our own."""
     root, config = dev.layout.nats, dev.layout.conf / "delivery.json"
     write_delivery_config(config, root, dev.broker.url)
     delivery = Child(
@@ -195,14 +200,32 @@ async def _start_spaces(dev: Dev, supervisor: Supervisor) -> None:
 
     def refresh(child: Child) -> None:
         dev.delivery = child.ready
+        refreshed()
+
+    def refreshed() -> None:
         if dev.ready:
             _publish(dev)
 
+    async def make() -> None:
+        dev.spaces = await make_spaces(root, dev.broker.url)
+
+    async def serve() -> None:
+        if not endpoints:
+            await supervisor.start(delivery, refresh)
+            return
+        made = Endpoints.prepare(dev.layout, dev.broker.url)
+        made.own(dev.provisioned)
+        await asyncio.gather(
+            supervisor.start(delivery, refresh),
+            made.start(("registry", "bridge", *SAMPLES), supervisor, refreshed),
+        )
+        dev.endpoints = made
+
     if spaces_stand(root):
-        dev.spaces, _ = await asyncio.gather(make_spaces(root, dev.broker.url), supervisor.start(delivery, refresh))
-        return
-    dev.spaces = await make_spaces(root, dev.broker.url)
-    await supervisor.start(delivery, refresh)
+        await asyncio.gather(make(), serve())
+    else:
+        await make()
+        await serve()
 
 
 def _publish(dev: Dev) -> None:
@@ -248,6 +271,7 @@ def _nats(dev: Dev) -> dict[str, Any]:
         "root": str(dev.layout.nats),
         "creds": first["creds"],
         "principals": first["principals"],
+        "endpoints": endpoints_told(dev.endpoints, dev.delivery),
         "spaces": dev.spaces,
     }
 

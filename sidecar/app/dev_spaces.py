@@ -18,6 +18,7 @@ from sidecar.base.safefile import UnsafeFile, write_private
 from sidecar.rails.names import inboxes
 from sidecar.rails.names.principals import Principal
 from sidecar.rails.space.holder import LONGEST_SECONDS, Form, Profile
+from sidecar.rails.space.may import parse_hears, parse_may
 
 SPACES: Final = {"main": Form.COMPATIBLE, "guarded": Form.MEDIATED}
 RENEW_SECONDS: Final = 1200
@@ -33,12 +34,16 @@ class Member:
     profile: Profile
     channels: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    hears: tuple[str, ...] = ()
 
 
 _TEAM: Final = ("general", "team.>")
+_CALLS: Final = ("dev.sidecar.sample:*", "dev.sidecar.coordinator:*")
+_HEARS: Final = ("dev.sidecar.sample:counted",)
 MEMBERS: Final = {
-    "alice": Member(Profile.AGENT, _TEAM),
-    "bob": Member(Profile.AGENT, (*_TEAM, "bob-only")),
+    "alice": Member(Profile.AGENT, _TEAM, may=_CALLS, hears=_HEARS),
+    "bob": Member(Profile.AGENT, (*_TEAM, "bob-only"), may=_CALLS, hears=_HEARS),
     "reviewer": Member(Profile.AGENT, _TEAM, ("reviewer",)),
     "observer": Member(Profile.OBSERVER),
     "operator": Member(Profile.OPERATOR),
@@ -66,8 +71,9 @@ async def _make_space(root: Path, name: str, form: Form, url: str) -> dict[str, 
 
 
 def _wanted(root: Path, space: str, actor: str, member: Member) -> Wanted:
+    owner = derived_owner(root, space, f"{actor}@{_DOMAIN}")
     return Wanted(
-        Principal(derived_owner(root, space, f"{actor}@{_DOMAIN}"), actor),
+        Principal(owner, actor),
         member.profile,
         default_seconds(member.profile),
         actor,
@@ -75,6 +81,8 @@ def _wanted(root: Path, space: str, actor: str, member: Member) -> Wanted:
         allow_subscribe=member.channels,
         allow_publish=member.channels,
         roles=member.roles,
+        capabilities=tuple(one for text in member.may for one in parse_may(text, owner)),
+        hears=tuple(map(parse_hears, member.hears)),
     )
 
 

@@ -40,6 +40,9 @@ Exit codes:
     type=click.IntRange(2, 60),
     help="Life of an activation certificate: what a successor waits for after kill -9.  [default: 10; 4 with --demo]",
 )
+@click.option(
+    "--without-endpoints", is_flag=True, help="Start no registry, bridge and samples: for those who only talk."
+)
 def command(
     directory: Path,
     demo: bool,
@@ -47,16 +50,17 @@ def command(
     nats_server: Path | None,
     nats_port: int,
     certificate_seconds: int | None,
+    without_endpoints: bool,
 ) -> None:
-    """Start nats-server, witness, coordinator and delivery, and stop all of them with Ctrl-C.
+    """Start nats-server, witness, coordinator, delivery, registry and endpoints; stop all of them with Ctrl-C.
 
-    Prints one JSON line on stdout when everything serves; logs are in DIR/log. Another `dev` in the same DIR continues
-    the same coordinator.
+    The endpoints are the coordinator's bridge and two instances of a sample. Prints one JSON line on stdout when
+    everything serves; logs are in DIR/log. Another `dev` in the same DIR continues the same coordinator.
     """
     if once and not demo:
         raise click.UsageError("--once goes with --demo.")
     seconds = certificate_seconds or (_DEMO_CERTIFICATE_SECONDS if demo else _CERTIFICATE_SECONDS)
-    options = DevOptions(directory, nats_server, nats_port, seconds)
+    options = DevOptions(directory, nats_server, nats_port, seconds, endpoints=not without_endpoints)
     if not demo:
         run_dev(options)
         return
@@ -69,5 +73,5 @@ def command(
             click.echo(next_steps(dev))
             await asyncio.Event().wait()
 
-    click.echo("Starting nats-server, witness, coordinator and delivery ...")
+    click.echo("Starting nats-server, witness, coordinator, delivery, registry and endpoints ...")
     run_dev(options, body=body, announce=False)

@@ -56,7 +56,7 @@ class Refused(NamedTuple):
 
 class Origin(NamedTuple):
     """What a request subject says but for its nonce. ``reply`` is the subject of the answer up to there; ``named`` are
-    the target tokens."""
+    the target tokens; ``dot`` is the caller as one text."""
 
     route: str
     mode: str
@@ -66,6 +66,7 @@ class Origin(NamedTuple):
     named: Mapping[str, str]
     generation: str | None
     reply: str
+    dot: str
 
 
 class Accepted(NamedTuple):
@@ -154,6 +155,7 @@ class Serving:
             asked.target,
             values.get("generation"),
             reply,
+            caller.dot,
         )
 
     def _remember(self, head: str, origin: Origin) -> Origin:

@@ -131,7 +131,7 @@ class Dispatcher:
         slots = self._slots[contract.waits]
         if self.draining and accepted.origin.route != "one":
             refusal = Refusal(Code.FAILED_PRECONDITION, "the instance is about to stop", Outcome.NOT_EXECUTED)
-        elif slots.take(accepted.origin.caller):
+        elif slots.take(accepted.origin.dot):
             self._start(accepted, slots, key)
             return
         else:
@@ -165,15 +165,15 @@ class Dispatcher:
         job.timer = loop.call_later(seconds, job.overrun)
         self._running[accepted.contract.waits].inc()
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._ended(accepted, job))
 
     def _ended(self, accepted: Accepted, job: _Job) -> None:
         """The place is free again, also of a task that was cancelled before it began, or that a fault of ours ended."""
         job.timer.cancel()
+        self._tasks.discard(job.task)
         self._running[accepted.contract.waits].dec()
         self._seconds.observe(job.task.get_loop().time() - job.begun)
-        job.slots.give_back(accepted.origin.caller)
+        job.slots.give_back(accepted.origin.dot)
         if job.task.cancelled():
             self._fail(accepted, job, self._interrupted(accepted, job, None))
         elif (error := job.task.exception()) is not None:
@@ -271,14 +271,14 @@ class Dispatcher:
         described = self._parts.described
         if described is None or asked.reply is None:
             return  # nobody hears what a cast would be told
-        if not self._describing.take(asked.origin.caller):
+        if not self._describing.take(asked.origin.dot):
             refusal = Refusal(Code.RESOURCE_EXHAUSTED, "too many descriptions are read now", Outcome.NOT_EXECUTED)
             self._refuse(asked.request.id, refusal, asked.reply)
             return
         task = asyncio.create_task(self._tell(asked, described, asked.reply))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._describing.give_back(asked.origin.caller))
+        task.add_done_callback(lambda _: self._describing.give_back(asked.origin.dot))
 
     async def _tell(self, asked: Describes, described: Described, reply: str) -> None:
         identity, caller = asked.request.id, asked.origin.caller

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from sidecar.rails.names.principals import Lifecycle
-
 
 class Slots:
-    """Places for running handlers. Counted per caller lifecycle; a caller without any is not remembered."""
+    """Places for running handlers. Counted per caller, by its lifecycle in dot-form; a caller without any is
+    not remembered."""
 
     def __init__(self, total: int, per_caller: int) -> None:
         self.used = 0
         self._total, self._per_caller = total, per_caller
-        self._by_caller: dict[Lifecycle, int] = {}
+        self._by_caller: dict[str, int] = {}
 
-    def take(self, caller: Lifecycle) -> bool:
+    def take(self, caller: str) -> bool:
         """A place, if there is one for this caller."""
         held = self._by_caller.get(caller, 0)
         if self.used >= self._total or held >= self._per_caller:
@@ -22,7 +21,7 @@ class Slots:
         self._by_caller[caller] = held + 1
         return True
 
-    def give_back(self, caller: Lifecycle) -> None:
+    def give_back(self, caller: str) -> None:
         """A handler of this caller has ended."""
         self.used -= 1
         held = self._by_caller[caller] - 1

@@ -11,7 +11,7 @@ from sidecar.rails.endpoint.contracts import DELIVERY, Contract, closure_digest,
 from sidecar.rails.endpoint.shapes import VOID, array, by_word, closed, mapping, nullable, text, texts, whole
 from sidecar.rails.endpoint.slots import Slots
 from sidecar.rails.envelopes.shapes import TEXT, Shape, constant
-from sidecar.rails.names import InvalidName, Lifecycle, Principal
+from sidecar.rails.names import InvalidName
 from sidecar.rails.space.matrix import DELIVERY_COMMANDS, READ_COMMANDS
 from tests.oracles.json_schema import Schema
 
@@ -165,7 +165,7 @@ def test_a_whole_number_is_written_without_a_fraction() -> None:
 
 
 def test_places_are_counted_in_all_and_for_each_caller() -> None:
-    one, two, three = (Lifecycle(Principal("local", name), "a1" * 13) for name in ("one", "two", "three"))
+    one, two, three = "local.one.x", "local.two.x", "local.three.x"
     slots = Slots(3, 2)
     assert [slots.take(one) for _ in range(3)] == [True, True, False]
     assert [slots.take(two), slots.take(three)] == [True, False]

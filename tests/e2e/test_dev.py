@@ -47,13 +47,17 @@ def test_the_ready_line_names_every_part(tmp_path: Path) -> None:
         with urllib.request.urlopen(ready["metrics_url"], timeout=10) as answer:
             assert b"sidecar_" in answer.read()
         assert {path.name for path in (running.directory / "log").iterdir()} >= {
+            "bridge.log",
             "delivery.log",
             "nats-server.log",
+            "registry.log",
+            "sample-1.log",
+            "sample-2.log",
             "serve.log",
             "witness.log",
         }
         children = running.children()
-        assert len(children) == 4
+        assert len(children) == 8
         code, rest = running.stop(signal.SIGINT)
         assert (code, rest) == (0, b"")
         wait_gone(children)
@@ -175,7 +179,7 @@ def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:
             assert line, lines
             lines.append(line.strip())
         steps = [line.split(". ")[0] for line in lines if re.match(r"\d+\. ", line)]
-        assert steps == [str(number) for number in range(1, 11)]
+        assert steps == [str(number) for number in range(1, 13)]
         assert [line.split("alice ")[1] for line in lines if line.startswith("bob hears")] == [
             "#team.backend: Can you review this?",
             "#team.backend: It is merged.",
@@ -199,7 +203,10 @@ def test_the_tour_says_what_happened_and_what_to_type(tmp_path: Path) -> None:
             "operation": 0,
             "snapshot": 0,
             "send": 0,
-        }
+            "list": 0,
+            "describe": 0,
+            "call": 0,
+        }, {verb: done.stderr for verb, done in verbs.items()}
         assert b"REVISION_CONFLICT" in verbs["objective"].stderr
     finally:
         tour.send_signal(signal.SIGINT)

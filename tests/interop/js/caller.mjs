@@ -166,12 +166,9 @@ await serveLines({
   raw,
   async subscribed({ subject, queue }) {
     // Whether the broker lets this caller read a subject.
-    const subscription = nc.subscribe(subject, { queue, callback: () => {} });
     const refused = [];
-    const watching = watchRefusals(subject, (text) => refused.push(text));
-    await nc.flush();
-    await nc.flush();
-    watching();
+    const subscription = nc.subscribe(subject, { queue, callback: (error) => error && refused.push(`${error}`) });
+    await nc.flush(); // the broker has answered the subscription
     if (!subscription.isClosed()) subscription.unsubscribe();
     return { refused: refused[0] ?? null };
   },

@@ -118,11 +118,11 @@ await serveLines({
     }
     await nc.flush();
   },
-  /** The status half of the instance's service record, through the record mediator. */
+  /** The status half of the instance's service record, through the record mediator; its epoch is that of the subject. */
   async status({ space, state, observedSpecRevision }) {
     const token = tokenOf(served.endpoint);
     const subject = `cotal.${space}.epr.${token}.${served.instance}.${served.epoch}.svc.${token}.${served.instance}`;
-    nc.publish(subject, JSON.stringify({ epoch: served.epoch, state, observedSpecRevision }));
+    nc.publish(subject, JSON.stringify({ state, observedSpecRevision }));
     await nc.flush();
   },
   handled: () => handled.splice(0),

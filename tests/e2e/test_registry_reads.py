@@ -315,6 +315,7 @@ async def test_a_target_is_the_active_mapping_and_nothing_else(port: int) -> Non
         await made.delete(buckets.RECORDS.subject(made.space, buckets.RECORD_LIFECYCLE, owner="local", actor="bob"))
         async with refused(Code.UNAVAILABLE, module.NO_RECORDS):
             await made.ask("target", ALICE, {"owner": "local", "actor": "bob"})
+        assert "holds a marker" in made.log.getvalue()
 
 
 # ---- the view of a serving instance ----

@@ -2,40 +2,41 @@
 //
 // It takes one JSON command a line on stdin and answers each with one JSON line {"done": ..., ...}.
 
-import { randomUUID } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import {
-  closure, canonical, digest, newNonce, readReply, replyFilter, replySubject, request, requestSubject, sentinel, splitRequest, verifiedCluster,
+  closure, canonical, digest, newNonce, parse, readReply, replyFilter, replySubject, request, requestSubject, sentinel, splitRequest, verifiedCluster,
 } from "./rails.mjs";
 import { dial, serveLines } from "./lines.mjs";
 
 const REGISTRY = "registry";
-let nc, space, caller;
+let nc, login, space, caller;
 const contracts = new Map();
 
 /** One request and everything that comes back under its nonce, until `enough` says so, nobody is there, or time is up. */
 async function exchange(asked, body, ms, enough, give = {}) {
   const nonce = give.nonce ?? newNonce();
+  const who = give.who ?? caller;
   const replies = [];
   let nobody = false;
-  const subject = requestSubject(space, caller, { ...asked, nonce });
-  const none = sentinel(space, caller, nonce);
+  const subject = requestSubject(space, who, { ...asked, nonce });
+  const none = sentinel(space, who, nonce);
   let finish;
   const finished = new Promise((resolve) => (finish = resolve));
-  const subscription = nc.subscribe(replyFilter(space, caller, nonce), {
+  const subscription = nc.subscribe(replyFilter(space, who, nonce), {
     callback: (error, frame) => {
       if (error) return finish(`${error}`);
       if (frame.subject === none) {
         nobody = frame.headers?.code === 503;
         return finish();
       }
-      const who = replySubject(frame.subject);
+      const answering = replySubject(frame.subject);
       let reply;
       try {
         reply = readReply(frame.data, body.id);
       } catch (wrong) {
         reply = { invalid: `${wrong.message}` };
       }
-      replies.push({ ...reply, ...who });
+      replies.push({ ...reply, ...answering });
       if (replies.length >= enough) finish();
     },
   });
@@ -118,18 +119,6 @@ async function call(options) {
   return { ...found, reply: found.replies[0] ?? null };
 }
 
-/** Whatever a subject and a body say, with the contract left aside. */
-async function raw({ subject, body, ms = 2000, nonce }) {
-  const replies = [];
-  const subscription = nc.subscribe(replyFilter(space, caller, nonce), { callback: (_error, frame) => replies.push({ subject: frame.subject, text: frame.string() }) });
-  await nc.flush();
-  nc.publish(subject, typeof body === "string" ? body : JSON.stringify(body));
-  await nc.flush();
-  for (const end = Date.now() + ms; replies.length === 0 && Date.now() < end; ) await new Promise((resolve) => setTimeout(resolve, 10));
-  subscription.unsubscribe();
-  return replies;
-}
-
 /** Publish and forget: no reply is expected, and none is read. */
 async function cast({ endpoint, command, args, to, target }) {
   const declared = await contract(endpoint, command);
@@ -139,7 +128,8 @@ async function cast({ endpoint, command, args, to, target }) {
   const refused = [];
   const watching = watchRefusals(subject, (text) => refused.push(text));
   nc.publish(subject, JSON.stringify(body));
-  await nc.flush();
+  await nc.flush(); // the broker has answered by now
+  await new Promise(setImmediate); // and whoever follows the status of the connection has heard it
   watching();
   return { id, refused: refused[0] ?? null };
 }
@@ -152,18 +142,41 @@ async function scatter({ endpoint, command, args, enough, ms = 5000 }) {
   return exchange({ route: "all", endpoint, command }, body, ms, enough);
 }
 
+/** The listing of the registry with the generation that the accepted row of this very connection names (13.15, 13.20). */
+async function listing({ ms = 5000, limit, after }) {
+  const { endpoint, command } = { endpoint: REGISTRY, command: "endpoints" };
+  const declared = await contract(endpoint, command);
+  const generation = await listingGeneration();
+  const who = { ...caller, generation };
+  const plain = { endpoint, command, args: { limit, after }, id: randomUUID(), deadlineMs: ms };
+  const body = request(who, { ...plain, ...shaped(declared, {}) });
+  const found = await exchange({ route: "one", endpoint, command }, body, ms, 1, { who });
+  return { ...found, reply: found.replies[0] ?? null, generation };
+}
+
+async function listingGeneration() {
+  const bucket = `cotal_accepted_${space}`;
+  const stream = `KV_${bucket}`;
+  const token = createHash("sha256").update(`cotal.listing.v1\0${login.connection}\0${login.horizon}`).digest("hex").slice(0, 32);
+  const frame = await nc.request(`$JS.API.DIRECT.GET.${stream}.$KV.${bucket}.accepted.v1.${token}`, "", { timeout: 5000 });
+  if (frame.headers?.code) throw new Error(`no accepted row: ${frame.headers.code}`);
+  const { ref } = parse(frame.data);
+  if (ref.space !== space || ref.owner !== caller.owner || ref.actor !== caller.actor || ref.uid !== caller.uid) throw new Error("a row of somebody else");
+  return ref.generation;
+}
+
 await serveLines({
   async connect(options) {
     ({ space } = options);
     caller = { owner: options.owner, actor: options.actor, uid: options.uid, generation: options.generation };
-    nc = await dial(options, (text) => watchers.forEach((watcher) => watcher(text)));
+    ({ nc, login } = await dial(options, (text) => watchers.forEach((watcher) => watcher(text))));
     return { id: `${options.owner}.${options.actor}` };
   },
   describe,
   call,
   cast,
   scatter,
-  raw,
+  listing,
   async subscribed({ subject, queue }) {
     // Whether the broker lets this caller read a subject.
     const refused = [];

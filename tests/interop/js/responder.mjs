@@ -103,7 +103,7 @@ function take(frame) {
 
 await serveLines({
   async connect(options) {
-    nc = await dial(options, (text) => say({ event: "fault", text }));
+    ({ nc } = await dial(options, (text) => say({ event: "fault", text })));
   },
   /** Both rails, three routes: the class rail in the queue group of the endpoint alone. */
   async serve({ space, instance, epoch, descriptor, commands }) {

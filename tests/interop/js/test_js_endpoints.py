@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest_asyncio
 from sidecar.app import domains, endpoint_host
 from sidecar.app.access import Access
 from sidecar.app.ep_access import calling
+from sidecar.app.spaces import open_space
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.app import Endpoint
 from sidecar.rails.endpoint.call import Call
@@ -30,8 +32,14 @@ from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code, Outcome
 from sidecar.rails.endpoint.envelope import Bind
 from sidecar.rails.messaging.identity import Identity
 from sidecar.rails.names import headers
-from sidecar.rails.names.principals import LOCAL_OWNER
+from sidecar.rails.names.principals import LOCAL_OWNER, Lifecycle, Principal
 from sidecar.rails.planes.registration.register import Registered
+from sidecar.rails.space.ceilings import ceiling_of
+from sidecar.rails.space.creds import write_creds
+from sidecar.rails.space.grants import permissions
+from sidecar.rails.space.holder import Capability, Form, Holder, Profile
+from sidecar.rails.space.issuance import issue, new_generation
+from sidecar.rails.space.trust import new_user
 from tests.e2e.devset import DevSet, dev_set
 from tests.interop.js.driver import JsFailed, JsProgram
 
@@ -197,6 +205,59 @@ async def test_an_observer_in_javascript_is_refused_by_the_broker(running: DevSe
         described = await bob.do("describe", endpoint=SAMPLE, ms=2_000)
         assert described["replies"] == []
         assert described["refused"]
+
+
+@pytest.mark.req("C13.15-11", "C13.15-28", "C13.15-29", "C13.15-30", "C13.20-03", "C13.20-11")
+async def test_javascript_lists_with_the_generation_of_its_accepted_row(alice: JsProgram, running: DevSet) -> None:
+    told = await alice.do("listing", limit=100)
+    assert told["reply"]["data"]["source"] == "recorded-ceiling"
+    rows = {row["endpoint"]: row for row in told["reply"]["data"]["rows"]}
+    assert {one["name"] for one in rows[SAMPLE]["commands"]} >= {"echo", "whoami"}
+    page = (await alice.do("listing", limit=1))["reply"]["data"]
+    assert [row["endpoint"] for row in page["rows"]] == [page["next"]] == sorted(rows)[:1]
+    expires = Identity.from_creds(alices(running).read_bytes()).expires_at
+    assert int(told["generation"][:8], 16) == expires
+    other = Path(running.ready["nats"]["principals"]["observer"]["creds"])
+    async with JsProgram("caller.mjs", options(running, other)) as observer:
+        with pytest.raises(JsFailed):
+            await observer.do("listing")
+
+
+@contextlib.asynccontextmanager
+async def issued(running: DevSet, directory: Path) -> AsyncIterator[JsProgram]:
+    """A JavaScript caller with a credential of the issued rail, recorded before it is handed out."""
+    nats, at = running.ready["nats"], int(time.time())
+    lifecycle, key, ends = Lifecycle(Principal(LOCAL_OWNER, "ivy"), "i" * 26), new_user(os.urandom), at + 600
+    generation, creds = new_generation(ends, os.urandom), directory / "ivy.creds"
+    may = (Capability(SAMPLE, "echo"), Capability(SAMPLE, "whoami", "self"))
+    holder = Holder(SPACE, lifecycle, key.public, Form.COMPATIBLE, capabilities=may, generation=generation)
+    async with open_space(Path(nats["root"]), SPACE, nats["url"]) as space:
+        token = space.account.issue(Profile.AGENT, holder, key, at, 600)
+        ceiling = ceiling_of(permissions(Profile.AGENT, holder))
+        issuer = await space.as_(Profile.ISSUER)
+        await issue(issuer, SPACE, lifecycle, generation, ceiling, ends, os.urandom(16).hex(), now=at)
+    write_creds(creds, token, key)
+    async with JsProgram("caller.mjs", {**options(running, creds), "generation": generation}) as program:
+        yield program
+
+
+@pytest.mark.req("C13.2-25", "C13.2-26", "C13.2-27", "C13.2-28", "C13.15-04", "C13.7-66")
+async def test_javascript_rides_the_issued_rail_and_sees_what_it_holds(running: DevSet, tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o700)
+    async with issued(running, tmp_path) as ivy:
+        told = await ivy.do("describe", endpoint=SAMPLE)
+        assert ".ep.v1.one." in told["subject"]
+        assert set(told["commands"]) == {"echo", "whoami"}  # a part of a cluster comes by digest, from the registry
+        (cluster,) = told["descriptor"]["clusters"]
+        assert "document" not in cluster
+        echo = await ivy.do("call", endpoint=SAMPLE, command="echo", args={"text": "v1"})
+        assert echo["reply"]["data"] == {"text": "v1"}
+        who = await ivy.do("call", endpoint=SAMPLE, command="whoami", to={"mode": "self"})
+        assert (who["reply"]["data"]["actor"], who["reply"]["data"]["uid"]) == ("ivy", "i" * 26)
+        refused = await ivy.do("cast", endpoint=SAMPLE, command="echo", args={"text": "x"}, to={"mode": "self"})
+        assert refused["refused"]
+        gone = await ivy.do("call", endpoint=SAMPLE, command="echo", args={"text": "x"}, instance="f" * 26)
+        assert gone["refused"] or gone["nobody"]
 
 
 # ---- an instance in JavaScript ----

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import io
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.endpoint.app import Endpoint
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.caller import Caller
+from sidecar.rails.endpoint.contracts import KNOWN, Contracts
 from sidecar.rails.names import buckets
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.space.ceilings import ceiling_of
@@ -96,7 +97,13 @@ class Town:
 
     @contextlib.asynccontextmanager
     async def caller(
-        self, actor: str, *may: Capability, issued: bool = False, record: bool = True, bound: bool = True
+        self,
+        actor: str,
+        *may: Capability,
+        issued: bool = False,
+        record: bool = True,
+        bound: bool = True,
+        contracts: Mapping[str, Contracts] = KNOWN,
     ) -> AsyncIterator[Listed]:
         """An agent with these capabilities. ``issued``: on the rail with a generation; ``record`` False: nothing is
         recorded of it; ``bound`` False: it has no listing rows."""
@@ -118,7 +125,7 @@ class Town:
             return Credentials(format_creds(made, key), clock() + SECONDS)
 
         async with await Connection.open([self.site.broker.url], mint, policy=QUICK) as connection:
-            caller = Caller(connection, SPACE, lifecycle, actor, **more)
+            caller = Caller(connection, SPACE, lifecycle, actor, contracts=contracts, **more)
             try:
                 yield Listed(caller, connection, lifecycle, generation)
             finally:

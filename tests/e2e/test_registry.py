@@ -200,6 +200,18 @@ async def test_pages_are_in_order_and_end_where_the_last_one_says(port: int) -> 
         assert "next" not in await made.ask("endpoints", ALICE, {"limit": 1}, only)
 
 
+@pytest.mark.req("C13.20-03", "C13.20-14")
+async def test_a_page_has_a_hundred_rows_when_nobody_says_how_many(port: int) -> None:
+    async with scene(port) as made:
+        one = cluster("echo")
+        for number in range(101):
+            await made.register(f"dev.e{number:03d}", INSTANCE, [one], publish=not number)
+        generation = await made.issue(ALICE, None)
+        answer = await made.ask("endpoints", ALICE, {}, generation)
+        assert (len(answer["rows"]), answer["next"]) == (100, "dev.e099")
+        assert names(await made.ask("endpoints", ALICE, {"after": "dev.e099"}, generation)) == ["dev.e100"]
+
+
 @pytest.mark.req("C13.20-14", "C13.20-13")
 async def test_a_page_fits_into_one_message_and_a_row_that_does_not_is_refused(
     tmp_path: Path,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from sidecar.app.registry_lane import RegistryLane, Stage
 from sidecar.ops.logging import Log
 from sidecar.rails.endpoint.caller import Caller, Listing
 from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome
+from sidecar.rails.endpoint.registry_contracts import LISTING as LISTING_CONTRACTS
 from sidecar.rails.endpoint.registry_contracts import registry_surface
+from sidecar.rails.envelopes.shapes import ANYTHING
 from sidecar.rails.names import headers
 from sidecar.rails.planes.registry import registry as module
 from sidecar.rails.planes.registry.compose import registry_endpoint
@@ -83,6 +86,20 @@ async def test_each_caller_is_told_of_what_it_may_call(tmp_path: Path) -> None:
             assert names(await bob.caller.endpoints()) == ["registry"]
         assert lane.identity is not None
         assert lane.serving
+
+
+@pytest.mark.req("C13.20-03")
+async def test_a_limit_outside_of_its_bounds_is_refused_by_the_registry_too(tmp_path: Path) -> None:
+    own = LISTING_CONTRACTS["endpoints"]
+    lax = replace(own, input=ANYTHING)
+    assert lax.input_digest == own.input_digest
+    known = {"registry": {"endpoints": lax}}
+    async with town(tmp_path) as made, made.registry(), made.caller("alice", ECHO, contracts=known) as alice:
+        for limit in (0, 101):
+            async with refused(Code.BAD_REQUEST):
+                await alice.caller.endpoints(limit)
+        for limit in (1, 100):
+            assert names(await alice.caller.endpoints(limit)) == ["registry"]
 
 
 @pytest.mark.req("C13.7-66", "C13.20-02", "C13.7-68", "C13.7-69")

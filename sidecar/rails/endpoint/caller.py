@@ -157,9 +157,7 @@ class Caller:
             outcome = label(Code.CANCELLED)
             raise
         finally:
-            if self._metrics is not None:
-                self._metrics.counter("endpoint_calls", "call", outcome).inc()
-                self._metrics.histogram("endpoint_call_seconds").observe(loop.time() - begun)
+            self._count("call", outcome, loop.time() - begun)
 
     # ---- the other verbs ----
 
@@ -298,9 +296,12 @@ class Caller:
             outcome = label(Code.CANCELLED)
             raise
         finally:
-            if self._metrics is not None:
-                self._metrics.counter("endpoint_calls", verb, outcome).inc()
-                self._metrics.histogram("endpoint_call_seconds").observe(loop.time() - told.begun)
+            self._count(verb, outcome, loop.time() - told.begun)
+
+    def _count(self, verb: str, outcome: str, seconds: float) -> None:
+        if self._metrics is not None:
+            self._metrics.counter("endpoint_calls", verb, outcome).inc()
+            self._metrics.histogram("endpoint_call_seconds").observe(seconds)
 
     async def close(self) -> None:
         """Calls that wait end as failed with an unknown outcome; later ones are not sent. May be called twice."""

@@ -15,6 +15,7 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.endpoint import calls_repeat as again
 from sidecar.rails.endpoint import calls_trace as trace
+from sidecar.rails.endpoint.calls_kept import Kept
 from sidecar.rails.endpoint.calls_repeat import Again
 from sidecar.rails.endpoint.calls_replies import Expected, answer
 from sidecar.rails.endpoint.calls_request import NONCE_LENGTH, Plan, Rail, checked_args
@@ -25,7 +26,7 @@ from sidecar.rails.endpoint.codes import CallError, CallFailed, Code, Outcome, n
 from sidecar.rails.endpoint.contracts import DESCRIBE, JOURNAL, Contract, Contracts
 from sidecar.rails.endpoint.descriptor import read_descriptor
 from sidecar.rails.endpoint.envelope import Bind, Sender
-from sidecar.rails.endpoint.resolve import Kept, Resolver
+from sidecar.rails.endpoint.resolve import Resolver
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.names import headers
 from sidecar.rails.names.errors import InvalidName
@@ -152,16 +153,17 @@ class Desk:
     async def _attempt(self, job: Job) -> Answer:
         contract = job.contract
         if contract is None:
-            contract = job.contract = await self._contract_of(job)
+            contract = self._at_hand(job) or await self.contract(job.endpoint, job.command, job.until)
+            job.contract = contract
             _check_callable(contract)
         if job.checked is not contract:
             job.args, job.checked = checked_args(contract, job.args), contract
-        await self.aim(job)
+        if job.retarget:
+            await self.aim(job)
         if job.rebind and job.bind is None:
             job.bind = await self._current_bind(job)
         plan = self.plan(job.endpoint, contract, job.route, job.instance, job.to)
-        left = self.left(job.until)
-        data = plan.body(job.id, job.args, int(left * 1000), job.correlation, job.bind)
+        data = plan.body(job.id, job.args, int(self.left(job.until) * 1000), job.correlation, job.bind)
         expected = Expected(job.endpoint, job.command, job.id, contract.output, job.bind)
         return await self.ask(plan, job.nonce, data, job.until, expected, job.instance)
 
@@ -203,7 +205,7 @@ class Desk:
 
     def plan(self, endpoint: str, contract: Contract | None, route: str, instance: str | None, to: To | None) -> Plan:
         """The request of a command without what one call adds; made once. Raises CallFailed."""
-        key = (endpoint, route, instance, to, contract and (contract.command, id(contract)))
+        key = (endpoint, route, instance, to, id(contract))
         made = self._plans.get(key)
         if made is None or made.contract is not contract:
             try:
@@ -254,11 +256,13 @@ class Desk:
 
     # ---- what a call needs to know ----
 
-    async def _contract_of(self, job: Job) -> Contract:
+    def _at_hand(self, job: Job) -> Contract | None:
+        """The contract of a call, if nothing has to be asked for it."""
         known = self._contracts.get(job.endpoint)
-        if known is None:
-            job.resolved = True
-        return await self.contract(job.endpoint, job.command, job.until)
+        if known is not None:
+            return known.get(job.command)
+        job.resolved = True
+        return self.resolver.kept(job.endpoint, job.command, asyncio.get_running_loop().time())
 
     async def contract(self, endpoint: str, command: str, until: float) -> Contract:
         """The contract of a command: compiled in, or resolved. Raises CallFailed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from sidecar.base.strictjson import JsonValue
+from sidecar.base.strictjson import JsonError, JsonValue, parse
 from sidecar.rails.endpoint.calls_types import Answer
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code, Details, Outcome
 from sidecar.rails.endpoint.envelope import NO_ID, VERSION, Bind, EndpointReply, ReplyError, decode_reply
@@ -18,6 +18,9 @@ from sidecar.rails.envelopes.shapes import Shape
 from sidecar.rails.names import headers
 from sidecar.rails.names.tokens import GRAMMARS
 
+LONGEST_REPLY: Final = 1 << 24
+"""Bytes; the broker bounds a message before."""
+_NOT_PLAIN: Final = object()
 _INSTANCE: Final = GRAMMARS["instance"]
 _EPOCH: Final = GRAMMARS["number"]
 
@@ -54,8 +57,34 @@ def origin(subject: str, prefix: str, suffix: str) -> Origin | None:
 def answer(expected: Expected, data: bytes, found: Origin, newest: int | None) -> Answer:
     """The answer in a reply. Raises CallRefused for a refusal, CallFailed for what is no reply to this request or comes
     from an incarnation that it must not come from. ``newest`` is the highest epoch known of the instance."""
+    given = _plainly_given(expected, data, found, newest)
+    if given is not _NOT_PLAIN:
+        if expected.output is not None and (fault := expected.output.check(given)) is not None:
+            raise CallFailed(Code.INTERNAL, f"the data {fault.field} {fault.why}", Outcome.EXECUTED)
+        return Answer(given, found.instance, found.epoch, expected.id)  # type: ignore[arg-type]
+    return judged(expected, data, found, newest)
+
+
+def _plainly_given(expected: Expected, data: bytes, found: Origin, newest: int | None) -> object:
+    """The data of a reply that has nothing but data, by who may give it: most are such. Everything else is for
+    ``judged``, which finds the same in such a reply."""
+    if expected.bind is not None or (newest is not None and found.epoch < newest):
+        return _NOT_PLAIN
     try:
-        reply = decode_reply(data)
+        value = parse(data, limit=LONGEST_REPLY)
+    except JsonError:
+        return _NOT_PLAIN
+    if type(value) is not dict or value.get("ok") is not True or value.get("id") != expected.id:
+        return _NOT_PLAIN
+    if value.get("v") != VERSION or value["v"] is True or "error" in value or "receipt" in value:
+        return _NOT_PLAIN
+    return value.get("data")
+
+
+def judged(expected: Expected, data: bytes, found: Origin, newest: int | None) -> Answer:
+    """``answer`` for whatever came."""
+    try:
+        reply = decode_reply(data, limit=LONGEST_REPLY)
     except EnvelopeError as error:
         raise CallFailed(Code.INTERNAL, f"the reply is none of version {VERSION}: {error}", Outcome.UNKNOWN) from None
     why = reply.error

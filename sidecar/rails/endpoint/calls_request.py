@@ -126,7 +126,9 @@ class Plan:
         parts.append(self._rest)
         if bind is not None:
             parts.append(b',"bind":' + orjson.dumps({"instanceId": bind.instance, "epoch": bind.epoch}))
-        if correlation is not None:
+        if correlation is not None and len(correlation) == 1 and "traceparent" in correlation:
+            parts.append(b',"correlation":{"traceparent":%b}' % orjson.dumps(correlation["traceparent"]))
+        elif correlation is not None:
             parts += (b',"correlation":', orjson.dumps(dict(correlation)))
         parts.append(b"}")
         return b"".join(parts)

@@ -22,6 +22,7 @@ from sidecar.rails.connection import (
     PermissionViolation,
     Subscription,
 )
+from sidecar.rails.endpoint.calls_kept import Kept
 from sidecar.rails.endpoint.calls_replies import Origin, origin
 from sidecar.rails.endpoint.calls_request import Rail
 from sidecar.rails.endpoint.codes import CallFailed, Code, Outcome, unsent
@@ -29,6 +30,8 @@ from sidecar.rails.names import headers
 
 AT_ONCE: Final = 1_024
 """Calls of one caller that wait for an answer; one more is refused locally."""
+
+MOST_ORIGINS: Final = 1_024
 
 Reply = tuple[Origin, bytes]
 
@@ -77,6 +80,7 @@ class Wire:
     def __init__(self, connection: Connection, rail: Rail, metrics: Metrics | None) -> None:
         self.rail, self._connection, self._metrics = rail, connection, metrics
         self._waiting: dict[str, Waiting] = {}
+        self._origins: Kept[str, Origin] = Kept(MOST_ORIGINS)
         self._subscribing = asyncio.Lock()
         self._subscription: Subscription | None = None
         self._closed = False
@@ -199,7 +203,7 @@ class Wire:
         if waiting is None or (waiting.hear is None and waiting.answer.done()):
             self._dropped("unasked")
             return
-        found = origin(subject, self.rail.reply_prefix, self.rail.caller + nonce)
+        found = self._origin(subject, nonce)
         if found is None:
             self._dropped("subject")
         elif found.endpoint != waiting.endpoint or waiting.instance not in (None, found.instance):
@@ -208,6 +212,17 @@ class Wire:
             waiting.hear(found, message.data)
         else:
             waiting.answer.set_result((found, message.data))
+
+    def _origin(self, subject: str, nonce: str) -> Origin | None:
+        """Who answered; the same incarnations answer most of the time."""
+        # All but the nonce is the same for each of them, and the subscription admits no other caller.
+        key = subject[: -len(nonce)]
+        found = self._origins.get(key)
+        if found is None:
+            found = origin(subject, self.rail.reply_prefix, self.rail.caller + nonce)
+            if found is not None:
+                self._origins.put(key, found)
+        return found
 
     def _dropped(self, reason: str) -> None:
         if self._metrics is not None:

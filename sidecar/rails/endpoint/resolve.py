@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.artifacts import ContractInvalid, Documents
 from sidecar.rails.endpoint.artifacts import needed as needed_artifacts
+from sidecar.rails.endpoint.calls_kept import Kept
 from sidecar.rails.endpoint.calls_types import Described
 from sidecar.rails.endpoint.clusters import Cluster, Command, load_cluster, read_cluster
 from sidecar.rails.endpoint.codes import CallError, CallFailed, Code, unsent
@@ -34,34 +34,6 @@ PAGE: Final = 64
 Describe = Callable[[str, float], Awaitable[Described]]
 Fetch = Callable[[Sequence[str], float], Awaitable[Mapping[str, JsonValue]]]
 """Documents by their digest, those that exist; unverified. The number is the deadline, on the loop's clock."""
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Kept(Generic[K, V]):
-    """The values that were used last."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K) -> V | None:
-        value = self._kept.get(key)
-        if value is not None:
-            self._kept.move_to_end(key)
-        return value
-
-    def put(self, key: K, value: V) -> None:
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-
-    def drop(self, key: K) -> None:
-        self._kept.pop(key, None)
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
 
 @dataclass(slots=True)

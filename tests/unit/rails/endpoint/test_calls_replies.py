@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.rails.endpoint.calls_replies import Expected, Origin, answer, origin
+from sidecar.rails.endpoint.calls_replies import Expected, Origin, answer, judged, origin
 from sidecar.rails.endpoint.calls_request import Rail
 from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome
 from sidecar.rails.endpoint.envelope import Bind
@@ -19,6 +19,7 @@ from sidecar.rails.names import headers
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.names.tokens import GRAMMARS
+from tests.property.test_endpoint_property import VALUES
 
 INSTANCE, OTHER = "i2" * 13, "e5" * 13
 ALICE = Lifecycle(Principal("local", "alice"), "a1" * 13)
@@ -136,6 +137,44 @@ def test_a_bind_refusal_that_cannot_be_true_is_internal(
     error = refused(refusal(code, outcome, detail), EXPECTED._replace(bind=bind), found)
     assert (type(error), error.code) == (CallFailed, Code.INTERNAL)
     assert error.outcome == (outcome or "unknown")
+
+
+MEMBERS = {
+    "v": st.sampled_from([1, 1.0, True, 2, "1", None]),
+    "id": st.sampled_from(["r1", "r2", "invalid", "", 1]),
+    "ok": st.sampled_from([True, False, 1, "true", None]),
+}
+MORE = {
+    "data": VALUES | st.just(True),
+    "error": st.sampled_from([None, {}, {"code": "conflict", "message": "", "outcome": "executed"}]),
+    "receipt": st.sampled_from([None, "", "signed", 1]),
+    "other": VALUES,
+}
+BINDS = st.sampled_from([None, BOUND, Bind(INSTANCE, 4), Bind(OTHER, 3)])
+
+
+@pytest.mark.req("C13.3-34", "C13.3-35", "C13.2-50", "C13.2-57")
+@settings(max_examples=500, deadline=None)
+@given(
+    st.fixed_dictionaries(MEMBERS, optional=MORE) | VALUES | st.just({"v": 1, "id": "r1", "ok": True, "data": True}),
+    BINDS,
+    st.none() | st.integers(2, 4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_short_way_finds_what_the_plain_one_does(
+    value: Any, bind: Bind | None, newest: int | None, checked: bool, cut: bool
+) -> None:
+    expected = EXPECTED._replace(bind=bind, output=TRUE if checked else None)
+    data = json.dumps(value).encode()[: -1 if cut else None]
+
+    def told(way: Any) -> Any:
+        try:
+            return way(expected, data, FROM, newest)
+        except CallError as error:
+            return type(error), error.code, error.message, error.outcome, error.details
+
+    assert told(answer) == told(judged)
 
 
 TOKENS = st.sampled_from(["", "x", INSTANCE, OTHER, "0", "3", "03", "-1", "9" * 30, "com_acme_echo", "_nr", "I2" * 13])

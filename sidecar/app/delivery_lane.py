@@ -222,7 +222,7 @@ class DeliveryLane:
                     self.state = state = replace(state, epoch=epoch)
                     write_state(space / _DIRECTORY, state, lock)
                 kept = KeptFloors(state, space / _DIRECTORY, lock)
-                await self._serve(state, before.leases, account, info.form, kept)
+                await self._serve(state, before.leases, account, info.form, kept, epoch is not None)
 
     @contextlib.asynccontextmanager
     async def _registered(self, state: LaneState, form: Form) -> AsyncIterator[int | None]:
@@ -235,7 +235,13 @@ class DeliveryLane:
             yield None if hosted is None else hosted.identity.epoch
 
     async def _serve(
-        self, state: LaneState, ended: tuple[str, ...], account: SpaceTrust, form: Form, kept: KeptFloors
+        self,
+        state: LaneState,
+        ended: tuple[str, ...],
+        account: SpaceTrust,
+        form: Form,
+        kept: KeptFloors,
+        registered: bool,
     ) -> None:
         service = Service(state.instance, state.epoch, served(form))
         minter = _minter(account, form, state.lifecycle, service, self._seconds)
@@ -248,7 +254,7 @@ class DeliveryLane:
             feed = feed_loop(
                 self.config.root, self.config.url, account, form, state.uid, self._seconds, self._metrics, self._log
             )
-            self._plane = compose(plane, lease, service, more=[feed])
+            self._plane = compose(plane, lease, service, registered=registered, more=[feed])
             running = asyncio.create_task(self._plane.run())
             settling = asyncio.create_task(self._plane.settle())
             keeping = asyncio.create_task(kept.keep(plane))

@@ -267,6 +267,9 @@ async def test_delivery_is_an_endpoint_that_says_what_it_takes(place_of: Places)
             answer = json.loads((await operator.request(api.MESSAGE_GET.build(stream=stream), asked)).data)
             record = read_spec(json.loads(base64.b64decode(answer["message"]["data"])))
             assert record.cluster_digests == (cluster.digest,)
+            reports = api.STREAM_INFO.build(stream=streams.EPR.stream(SPACE))
+            stored = json.loads((await operator.request(reports, b"")).data)
+            assert stored["state"]["last_seq"] == 1, "it told its record that it is ready"
 
 
 async def test_a_lane_that_cannot_be_registered_serves_all_the_same(place_of: Places) -> None:

@@ -71,7 +71,8 @@ def own_writes() -> Iterator[Row]:
         qualifier = f"{service.token}.{service.instance}"
         return [{**one, "kind": "svc", "qualifier": qualifier} for one in running(holder)]
 
-    yield grant("C13.9-M24", held, "publish", planes.RECORD_WRITE, record)
+    # Delivery has grants of its own for the rest, and the status of its instance beside them.
+    yield grant("C13.9-M24", (*held, Profile.DELIVERY), "publish", planes.RECORD_WRITE, record)
     yield grant("C13.9-M27", held, "publish", planes.EVENT, running, below=True)
     yield grant("C13.9-M28", held, "publish", planes.TIMER_SCHEDULE, running)
     yield grant("C13.9-M30", held, "subscribe", planes.TIMER_FIRE, running)

@@ -20,6 +20,7 @@ from sidecar.rails.planes.delivery.lease import Lease
 from sidecar.rails.planes.delivery.mediated import Mediated
 from sidecar.rails.planes.delivery.plane import Plane
 from sidecar.rails.planes.liveness import LivenessResponder
+from sidecar.rails.planes.registration.report import report_status
 from sidecar.rails.space.holder import Form, Service
 from sidecar.rails.space.matrix import DELIVERY_COMMANDS, READ_COMMANDS
 
@@ -29,6 +30,8 @@ AT_ONCE: Final = 512
 """Commands that work at a time; those that wait are counted apart."""
 CLOSE_SECONDS: Final = 0.5
 """How long a stop waits for commands under way: far less than the margin in which a lost lease has to be left."""
+STATUS_SECONDS: Final = 0.5
+"""How long is waited until a status is stored; nothing of delivery hangs on it."""
 
 
 def served(form: Form) -> tuple[str, ...]:
@@ -36,8 +39,11 @@ def served(form: Form) -> tuple[str, ...]:
     return (*DELIVERY_COMMANDS, INVENTORY, *(READ_COMMANDS if form is Form.MEDIATED else ()))
 
 
-def compose(plane: Plane, lease: Lease, service: Service, *, more: Sequence[Loop] = ()) -> DeliveryPlane:
-    """The plane, ready to run. ``more`` are loops under the lease that need connections of their own."""
+def compose(
+    plane: Plane, lease: Lease, service: Service, *, registered: bool = False, more: Sequence[Loop] = ()
+) -> DeliveryPlane:
+    """The plane, ready to run. A ``registered`` instance tells its record how it stands. ``more`` are loops under the
+    lease that need connections of their own."""
     desk = AnycastDesk(plane)
     copies = _Copies(plane)
     handlers = {**copies.handlers, **desk.handlers}
@@ -49,7 +55,7 @@ def compose(plane: Plane, lease: Lease, service: Service, *, more: Sequence[Loop
         Loop("takes", desk.serve),
         Loop("notices", desk.tell),
         Loop("sweep", desk.sweep_for_ever),
-        Loop("endpoint", _Endpoint(plane, service, handlers).run),
+        Loop("endpoint", _Endpoint(plane, service, handlers, registered).run),
         *([] if reads is None else [Loop("reclaim", reads.reclaim_for_ever)]),
         *more,
     ]
@@ -104,8 +110,8 @@ def delivery_endpoint(handlers: Mapping[str, Handler]) -> Endpoint:
 class _Endpoint:
     """The command server, made anew for each run."""
 
-    def __init__(self, plane: Plane, service: Service, handlers: Mapping[str, Handler]) -> None:
-        self._plane, self._endpoint = plane, delivery_endpoint(handlers)
+    def __init__(self, plane: Plane, service: Service, handlers: Mapping[str, Handler], registered: bool) -> None:
+        self._plane, self._endpoint, self._registered = plane, delivery_endpoint(handlers), registered
         self._identity = Identity(
             plane.space, DELIVERY_ENDPOINT, service.instance, service.epoch, plane.lifecycle, LOCAL_OWNER
         )
@@ -113,7 +119,12 @@ class _Endpoint:
     async def run(self, bound: asyncio.Event) -> None:
         plane = self._plane
         server = self._endpoint.server(
-            plane.connection, self._identity, metrics=plane.metrics, log=plane.log, at_once=AT_ONCE
+            plane.connection,
+            self._identity,
+            metrics=plane.metrics,
+            log=plane.log,
+            at_once=AT_ONCE,
+            status=self._report if self._registered else None,
         )
         await server.start()
         bound.set()
@@ -121,6 +132,10 @@ class _Endpoint:
             await server.wait()
         finally:
             await server.close(CLOSE_SECONDS)
+
+    async def _report(self, state: str) -> None:
+        async with asyncio.timeout(STATUS_SECONDS):
+            await report_status(self._plane.connection, self._identity, state)
 
 
 class _Liveness:

@@ -88,7 +88,7 @@ class _Survey:
     __slots__ = ("orjson_agrees", "steps")
 
     def __init__(self) -> None:
-        # orjson formats some floats in another way, and sorts names by UTF-8: the order of UTF-16 where all is ASCII.
+        # orjson spells some floats in another way, and sorts names by UTF-8: the order of UTF-16 where all is ASCII.
         self.orjson_agrees = True
         self.steps: list[str | int] = []
 
@@ -107,7 +107,8 @@ class _Survey:
         if kind is int:
             return None if -SAFE_INTEGER <= value <= SAFE_INTEGER else "is an integer beyond 2**53 - 1"  # type: ignore[operator]
         if kind is float:
-            self.orjson_agrees = False
+            if self.orjson_agrees:
+                self.orjson_agrees = _spelled_alike(value)  # type: ignore[arg-type]
             return None if isfinite(value) else "is no finite number"  # type: ignore[arg-type]
         if kind is not dict and kind is not list:
             return "is of a type that JSON does not have"
@@ -134,6 +135,14 @@ class _Survey:
                 self.steps.append(index)
                 return fault
         return None
+
+
+def _spelled_alike(value: float) -> bool:
+    """Whether orjson writes a float as RFC 8785 does: the shortest digits, without an exponent and with a fraction.
+
+    A float with a fraction is below 2**53, where neither uses an exponent; small ones and whole ones differ.
+    """
+    return abs(value) >= 1e-4 and not value.is_integer() if isfinite(value) else False
 
 
 def _text_fault(text: str) -> str | None:

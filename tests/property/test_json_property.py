@@ -148,6 +148,15 @@ def test_the_canonical_form_is_that_of_rfc8785(value: JsonValue) -> None:
     assert canonical_text(json.dumps(value, indent=1).encode()) == form
 
 
+@pytest.mark.req("C13.7-27")
+@settings(max_examples=1_000, deadline=None)
+@given(
+    st.floats(1e-8, 1e22) | st.floats(-1e22, -1e-8) | st.integers(-(10**12), 10**12).map(lambda number: number / 1_000)
+)
+def test_floats_of_every_notation_are_spelled_as_rfc8785_spells_them(number: float) -> None:
+    assert canonical([number]) == rfc8785.dumps([number])
+
+
 # Doubles that are whole and larger are spelled as integers that no reader of integers may take.
 @given(value=values(largest=2.0**52))
 @settings(max_examples=200, deadline=None)

@@ -16,6 +16,7 @@ from sidecar.coordinator.explain import explain, text_of
 from sidecar.coordinator.wire.errors import CapabilityRequired, ProtocolError
 from sidecar.coordinator.wire.frames import FRAMES, CoordCommand, decode_frame
 from sidecar.coordinator.wire.payloads import decode_command
+from tests.fuzz.contract_targets import closures, contracts
 from tests.fuzz.mutate import mutated
 from tests.oracles import credit as plain_credit
 from tests.oracles import digest as plain_digest
@@ -306,5 +307,8 @@ def json_text(draw: random.Random) -> None:
 
 TARGETS: dict[str, Callable[[random.Random], None]] = {
     target.__name__: target
-    for target in (wire, explained, tlv_scan, image, split, numbered, credits, quotas, digests, json_text)
+    for target in (
+        *(wire, explained, tlv_scan, image, split, numbered, credits, quotas, digests, json_text),
+        *(contracts, closures),
+    )
 }

@@ -374,3 +374,34 @@ async def test_a_retired_instance_and_one_under_another_name_are_judged_by_their
         await made.put(made.gate_subject(SAMPLE, INSTANCE), gate.encode())
         async with refused(Code.PERMISSION_DENIED, module.NOT_SERVING):
             await made.ask("caller-view", type(ALICE)(named, "c" * 26), dict(asked))
+
+
+@pytest.mark.req("C13.9-074", "C13.9-075", "C13.7-35")
+async def test_what_decides_is_read_at_the_leader_and_the_rest_by_direct_get(port: int) -> None:
+    async with scene(port) as made:
+        one = cluster("echo")
+        await made.register(SAMPLE, INSTANCE, [one])
+        await made.head(BOB.principal, BOB.uid)
+        generation = await made.issue(ALICE, None)
+        view = {"endpoint": SAMPLE, "owner": "local", "actor": "alice", "uid": ALICE.uid, "generation": generation}
+        heard = await made.connection.subscribe("$JS.API.>")
+        await made.ask("caller-view", type(ALICE)(SERVING, "c" * 26), view)
+        await made.ask("target", ALICE, {"owner": "local", "actor": "bob"})
+        await made.ask("record", ALICE, {"endpoint": SAMPLE, "instanceId": INSTANCE}, generation)
+        await made.ask("events", ALICE, {"endpoint": SAMPLE, "topic": "ev.dev_sample.counted"}, generation)
+        await made.connection.publish("$JS.API.END")
+        asked: set[str] = set()
+        while (message := await heard.next()).subject != "$JS.API.END":
+            asked.add(message.subject.removeprefix("$JS.API.").replace(made.space, "SPACE"))
+        await heard.close()
+        records, stream = "KV_cotal_records_SPACE", f"{SAMPLE.replace('.', '_')}.{INSTANCE}"
+        contracts = {f"DIRECT.GET.EPC_SPACE.cotal.SPACE.epc.{digest[7:]}" for digest in one.artifacts}
+        assert asked == contracts | {
+            "STREAM.MSG.GET.KV_cotal_auth_SPACE",
+            "STREAM.MSG.GET.KV_cotal_issued_SPACE",
+            f"STREAM.MSG.GET.{records}",
+            f"DIRECT.GET.{records}",
+            f"DIRECT.GET.{records}.$KV.cotal_records_SPACE.svc.{stream}.spec",
+            f"DIRECT.GET.{records}.$KV.cotal_records_SPACE.svc.{stream}.status",
+            "DIRECT.GET.EPE_SPACE",
+        }

@@ -20,7 +20,7 @@ from sidecar.rails.endpoint.calls_repeat import Again
 from sidecar.rails.endpoint.calls_replies import Expected, answer
 from sidecar.rails.endpoint.calls_request import NONCE_LENGTH, Plan, Rail, checked_args
 from sidecar.rails.endpoint.calls_types import Answer, Described, To
-from sidecar.rails.endpoint.calls_wire import AT_ONCE, Wire
+from sidecar.rails.endpoint.calls_wire import Reply, Wire
 from sidecar.rails.endpoint.clusters import UnsupportedProtocol
 from sidecar.rails.endpoint.codes import CallError, CallFailed, Code, Outcome, nobody, unsent
 from sidecar.rails.endpoint.contracts import DESCRIBE, JOURNAL, Contract, Contracts
@@ -112,7 +112,6 @@ class Desk:
         self.epochs: Kept[tuple[str, str], int] = Kept(MOST_EPOCHS)
         self._contracts, self.chance = contracts, chance
         self._plans: Kept[tuple[Any, ...], Plan] = Kept(MOST_PLANS)
-        self._open = 0
 
     # ---- one call ----
 
@@ -165,7 +164,8 @@ class Desk:
         plan = self.plan(job.endpoint, contract, job.route, job.instance, job.to)
         data = plan.body(job.id, job.args, int(self.left(job.until) * 1000), job.correlation, job.bind)
         expected = Expected(job.endpoint, job.command, job.id, contract.output, job.bind)
-        return await self.ask(plan, job.nonce, data, job.until, expected, job.instance)
+        reply = await self.wire.exchange(plan.token, plan.prefix, job.nonce, data, job.until, job.instance)
+        return self._judge(expected, reply)
 
     async def aim(self, job: Job) -> None:
         """The target of a call is known with its current lifecycle. Raises CallFailed."""
@@ -183,13 +183,9 @@ class Desk:
         self, plan: Plan, nonce: str, data: bytes, until: float, expected: Expected, instance: str | None
     ) -> Answer:
         """Send one request and judge its reply. Raises CallError."""
-        if self._open >= AT_ONCE:
-            raise unsent(Code.RESOURCE_EXHAUSTED, f"{AT_ONCE} calls of this caller wait for answers")
-        self._open += 1
-        try:
-            reply = await self.wire.exchange(plan.token, plan.prefix, nonce, data, until, instance)
-        finally:
-            self._open -= 1
+        return self._judge(expected, await self.wire.exchange(plan.token, plan.prefix, nonce, data, until, instance))
+
+    def _judge(self, expected: Expected, reply: Reply | None) -> Answer:
         if reply is None:
             raise nobody(expected.endpoint)
         found, payload = reply

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from math import inf
 from typing import Any, Final
 
 from nats.aio.msg import Msg
@@ -31,6 +32,8 @@ from sidecar.rails.names import headers
 AT_ONCE: Final = 1_024
 """Calls of one caller that wait for an answer; one more is refused locally."""
 
+GAP_SECONDS: Final = 0.002
+"""Between two looks for calls that have expired; each looks at all that are out."""
 MOST_ORIGINS: Final = 1_024
 
 Reply = tuple[Origin, bytes]
@@ -39,7 +42,7 @@ Reply = tuple[Origin, bytes]
 class Waiting:
     """A request that is out. ``instance`` alone may answer, if it is named."""
 
-    __slots__ = ("answer", "endpoint", "hear", "instance", "request", "sentinel")
+    __slots__ = ("answer", "endpoint", "hear", "instance", "request", "sentinel", "until")
 
     def __init__(
         self,
@@ -50,6 +53,8 @@ class Waiting:
         hear: Callable[[Origin, bytes], None] | None = None,
     ) -> None:
         self.endpoint, self.instance, self.request, self.sentinel = endpoint, instance, request, sentinel
+        self.until = inf
+        """The deadline, where no timer of its own keeps it."""
         self.hear = hear
         """Takes every reply, where there is more than one: also those that come when enough have come."""
         self.answer: asyncio.Future[Any]
@@ -81,6 +86,9 @@ class Wire:
         self.rail, self._connection, self._metrics = rail, connection, metrics
         self._waiting: dict[str, Waiting] = {}
         self._origins: Kept[str, Origin] = Kept(MOST_ORIGINS)
+        self._open = 0
+        self._next = inf
+        self._timer: asyncio.TimerHandle | None = None
         self._subscribing = asyncio.Lock()
         self._subscription: Subscription | None = None
         self._closed = False
@@ -92,6 +100,8 @@ class Wire:
     ) -> Reply | None:
         """Publish and wait for one reply; None when nobody is there. Raises CallFailed with the outcome that can be
         proved (C13.3-46..50)."""
+        if self._open >= AT_ONCE:
+            raise unsent(Code.RESOURCE_EXHAUSTED, f"{AT_ONCE} calls of this caller wait for answers")
         self._check_nonce(nonce)
         waiting = Waiting(endpoint, instance, prefix + nonce, self.rail.sentinel + nonce)
         subscription = self._subscription
@@ -100,24 +110,48 @@ class Wire:
         call = self._connection.begin(waiting.request, data, waiting.sentinel)
         if call is None:
             return await self._slowly(waiting, nonce, data, until)
-        waiting.answer = call.answer
+        waiting.answer, waiting.until = call.answer, until
         self._waiting[nonce] = waiting
-        timer = call.answer.get_loop().call_at(until, waiting.expire)
+        self._open += 1
+        if until < self._next:
+            self._look_at(until)
         try:
             reply: Reply | None = await call.answer
         except ConnectionFault as error:
             raise failure(error, sent=True) from None
         finally:
-            timer.cancel()
+            self._open -= 1
             del self._waiting[nonce]
             self._connection.finish(call)
         return reply
 
+    def _look_at(self, when: float) -> None:
+        """Look for what has expired at this time. One timer serves all calls: most are answered long before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next, self._timer = when, asyncio.get_running_loop().call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._next, self._timer = inf, None
+        earliest = inf
+        for waiting in self._waiting.values():
+            if waiting.until <= now:
+                waiting.expire()
+            elif waiting.until < earliest:
+                earliest = waiting.until
+        if earliest < inf:
+            self._look_at(max(earliest, now + GAP_SECONDS))
+
     async def _slowly(self, waiting: Waiting, nonce: str, data: bytes, until: float) -> Reply | None:
         """``exchange`` where something has to be waited for first: a link, a subscription, room in the socket."""
         waiting.answer = asyncio.get_running_loop().create_future()
-        async with self.out(waiting, nonce, data, until):
-            reply: Reply | None = await waiting.answer
+        self._open += 1
+        try:
+            async with self.out(waiting, nonce, data, until):
+                reply: Reply | None = await waiting.answer
+        finally:
+            self._open -= 1
         return reply
 
     @contextlib.asynccontextmanager
@@ -236,6 +270,9 @@ class Wire:
     async def close(self) -> None:
         """Calls that wait end as failed with an unknown outcome; later ones are not sent. May be called twice."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._next, self._timer = inf, None
         async with self._subscribing:
             await self._unsubscribe()
 

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sidecar.rails.names.limits import LIVENESS_WINDOW_MS
-from sidecar.rails.space.floor import floor_faults
+from sidecar.rails.space.broker_config import MAX_CONTROL_LINE
+from sidecar.rails.space.floor import floor_faults, server_faults
 
 SHOWN: Final = 8
 """Names that one finding lists; more are counted."""
@@ -88,6 +89,25 @@ def judge_greeting(url: str, info: Mapping[str, Any]) -> list[Finding]:
         do = "add a jetstream block with a store_dir to the broker's configuration and restart it"
         found.append(Finding("jetstream", Level.FAIL, "JetStream is off", why, do))
     return found
+
+
+def judge_servers(expected: int, answers: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """What every server of the broker says of its limits; ``expected`` is how many there are, 0 when nobody could tell.
+    A server that did not answer may be the one with the short line, so that its silence is a failure (C13.12-04)."""
+    figures = {str(one.get("server_id")): one for one in answers}
+    if not expected or len(figures) < expected:
+        of = str(expected) if expected else "nobody knows how many"
+        why = "a server with short limits hangs up on large logins, and no client can see why"
+        do = "see which server is cut off from the others, and run it again"
+        return [Finding("servers", Level.FAIL, f"{len(figures)} of {of} servers told their limits", why, do)]
+    found = []
+    for one in figures.values():
+        if faults := server_faults(one):
+            name = one.get("server_name")
+            why = "it hangs up on a login or message that other servers take"
+            do = f"set max_control_line: {MAX_CONTROL_LINE} and a max_payload of at least 1MB, and restart it"
+            found.append(Finding("servers", Level.FAIL, f"{name}: {'; '.join(faults)}", why, do))
+    return found or [Finding("servers", Level.OK, f"{len(figures)} of {expected} servers take the largest login")]
 
 
 def judge_clock(broker: float, before: float, after: float) -> Finding:

@@ -15,6 +15,7 @@ from sidecar.rails.space.audit import audit
 from sidecar.rails.space.claims import AccountClaims, Token, UserClaims
 from sidecar.rails.space.holder import LONGEST_SECONDS, Form, Holder, Profile
 from sidecar.rails.space.layout import Limits, configurations, drift, durable_drift, durables
+from sidecar.rails.space.reading import as_granted
 
 LAG_WARN: Final = 1_000
 """Messages that wait for a loop of the delivery plane."""
@@ -262,12 +263,23 @@ def _signer(token: Token, user: UserClaims, account: AccountClaims) -> str:
 
 
 def candidates(
-    space: str, form: Form, lifecycle: Lifecycle, connection: str, roles: tuple[str, ...]
+    space: str, form: Form, lifecycle: Lifecycle, connection: str, roles: tuple[str, ...], user: UserClaims
 ) -> list[tuple[Profile, Holder]]:
-    """Whom a credential may be of that says whose it is but not which profile it has: those of files on a disk."""
-    holder = Holder(space, lifecycle, connection, form, roles=roles)
+    """Whom a credential may be of that says whose it is but not which profile it has: those of files on a disk. What it
+    may call and serve is read from the rows of ``user``; that no profile may hold them is for the audit to find."""
+    holder = as_granted(Holder(space, lifecycle, connection, form, roles=roles), user)
     return [(profile, holder) for profile in LONGEST_SECONDS if profile not in _NEVER_ON_DISK]
 
 
-_NEVER_ON_DISK: Final = (Profile.DELIVERY, Profile.PROVISIONER, Profile.DEPROVISIONER)
+_NEVER_ON_DISK: Final = (
+    Profile.DELIVERY,
+    Profile.PROVISIONER,
+    Profile.DEPROVISIONER,
+    Profile.REGISTRY,
+    Profile.RECORD_WRITER,
+    Profile.PUBLISHER,
+    Profile.REGISTRAR,
+    Profile.ISSUER,
+    Profile.LIFECYCLES,
+)
 """Minted for one task and never written; nothing of them should be in a file."""

@@ -39,10 +39,13 @@ from sidecar.rails.names import api, buckets, inboxes
 from sidecar.rails.names.limits import DEFAULT_PORT
 from sidecar.rails.names.principals import LOCAL_OWNER, Lifecycle, Principal
 from sidecar.rails.planes.delivery.lease import InvalidLease, LeaseRow
+from sidecar.rails.planes.registration.census import servers_of
+from sidecar.rails.planes.registration.eviction import ask_all
 from sidecar.rails.space.asking import BrokerRefused, ask
 from sidecar.rails.space.claims import MAX_TOKEN_BYTES, AccountClaims, InvalidToken, Token, decode
 from sidecar.rails.space.creds import Creds, InvalidCreds, format_creds, read_creds
 from sidecar.rails.space.holder import Holder, Profile
+from sidecar.rails.space.reading import with_listing
 from sidecar.rails.space.system import doctor_permissions
 from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
 
@@ -187,6 +190,7 @@ class _Doctor:
         """Clock and figures of the server, and the accounts that it knows."""
         async with self._system([info.account for info in infos]) as system:
             self._add(Finding("trust", Level.OK, "the broker trusts this directory"))
+            self._add(*diagnosis.judge_servers(*await _every_server(system)))
             before = time.time()
             varz = await _figures(system, api.PING_VARZ.build(), None)
             after = time.time()
@@ -324,6 +328,7 @@ class _Doctor:
                 return
             creds = read_creds(shelf.creds_file)
             holder = record.wanted.holder(info.name, info.form, record.uid, creds.user.subject)
+            holder = with_listing(holder, creds.user.permissions)
         except _EXPECTED as error:
             self._add(_unusable(name, error, info.name))
             return
@@ -343,7 +348,7 @@ class _Doctor:
             space = identity.space
             account = self._account_of(space)
             profiles = diagnosis_space.candidates(
-                space, identity.form, identity.lifecycle, identity.connection, identity.roles
+                space, identity.form, identity.lifecycle, identity.connection, identity.roles, creds.user
             )
         self._add(*diagnosis_space.judge_creds(str(path), creds.token, account, profiles, time.time(), space))
 
@@ -386,6 +391,15 @@ async def _figures(system: Client, subject: str, body: dict[str, Any] | None) ->
     if not isinstance(data, dict):
         raise SpaceFailed("the broker's figures have another form")
     return data
+
+
+async def _every_server(system: Client) -> tuple[int, list[dict[str, Any]]]:
+    """How many servers there are, as they count each other, and the figures of those that told them in time."""
+    expected = servers_of(await ask_all(system, api.PING_STATSZ.build(), b"", 0))
+    told = await ask_all(system, api.PING_VARZ.build(), b"", expected or 1)
+    parsed = [json.loads(one) for one in told]
+    figures = [one.get("data") for one in parsed if isinstance(one, dict)]
+    return expected, [one for one in figures if isinstance(one, dict)]
 
 
 async def _known(system: Client, info: SpaceInfo) -> Token | None:

@@ -20,8 +20,8 @@ class GrantRefused(ValueError):  # noqa: N818 - what was decided
     """A credential that is not made; the message says which rule it would break."""
 
 
-def permissions(profile: Profile, holder: Holder) -> Permissions:
-    """What a credential of ``profile`` may publish and subscribe.
+def permissions(profile: Profile, holder: Holder, most: int = MAX_GRANT_BYTES) -> Permissions:
+    """What a credential of ``profile`` may publish and subscribe; ``most`` bytes of grants pass the policy gate.
 
     Raises InvalidName for values that fit no row or rows that exclude each other, GrantRefused above the policy gate or
     when the audit finds anything in what was derived.
@@ -35,8 +35,8 @@ def permissions(profile: Profile, holder: Holder) -> Permissions:
         Access(tuple(subscribe), tuple(subscribe_denies(subscribe))) if subscribe else NOTHING,
     )
     size = grant_bytes(granted)
-    if size > MAX_GRANT_BYTES:
-        raise GrantRefused(f"the grants have {size} bytes, allowed are {MAX_GRANT_BYTES} (C13.9-013)")
+    if size > most:
+        raise GrantRefused(f"the grants have {size} bytes, allowed are {most} (C13.9-013)")
     if found := audit(profile, holder, granted):
         raise GrantRefused(f"the grants break a rule: {found[0]}")
     return granted

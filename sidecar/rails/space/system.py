@@ -29,7 +29,7 @@ def observer_permissions(account: str) -> Permissions:
 def doctor_permissions(inbox: str, accounts: Iterable[str]) -> Permissions:
     """Ask what the server is and holds, and which tokens of these accounts it has; change nothing. ``inbox`` is the
     filter of its reply inbox."""
-    asked = (api.PING_VARZ.build(), api.PING_JSZ.build())
+    asked = (api.PING_VARZ.build(), api.PING_JSZ.build(), api.PING_STATSZ.build())
     return Permissions(Access((*asked, *(api.CLAIMS_LOOKUP.build(account=one) for one in accounts))), Access((inbox,)))
 
 

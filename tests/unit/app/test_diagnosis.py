@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from sidecar.app.diagnosis import (
     judge_clock,
     judge_disk,
     judge_greeting,
+    judge_servers,
     judge_sync,
     listed,
     unknown,
@@ -25,8 +27,8 @@ from sidecar.rails.messaging.liveness import Liveness, Verdict, Why
 from sidecar.rails.names import consumers, streams
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.planes.delivery.lease import LeaseRow
-from sidecar.rails.space.claims import Token, decode
-from sidecar.rails.space.holder import Form, Holder, Profile
+from sidecar.rails.space.claims import Token, UserClaims, decode
+from sidecar.rails.space.holder import Capability, Form, Holder, Profile, Service
 from sidecar.rails.space.layout import Limits, configurations, durables
 from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
 
@@ -231,10 +233,54 @@ def test_accounts_and_credentials(trusts: tuple[BrokerTrust, SpaceTrust]) -> Non
     revoked = decode(account.revoke(broker, key.public, NOW), "account")
     assert judged(NOW + 1, revoked) == [Level.OK, Level.FAIL, Level.OK]
     assert "1 revoked" in told(of_space.judge_account("main", revoked, kept), Level.FAIL).why
-    fitting = of_space.candidates("main", Form.MEDIATED, ANN, key.public, ())
+    user = token.claims
+    assert isinstance(user, UserClaims)
+    fitting = of_space.candidates("main", Form.MEDIATED, ANN, key.public, (), user)
     found = of_space.judge_creds("ann", token, None, fitting, NOW + 1)
     assert [one.level for one in found] == [Level.OK, Level.OK]
     assert "agent" in found[1].what
-    other = of_space.candidates("other", Form.MEDIATED, ANN, key.public, ())
+    other = of_space.candidates("other", Form.MEDIATED, ANN, key.public, (), user)
     assert told(of_space.judge_creds("ann", token, None, other, NOW + 1)[1], Level.FAIL)
     assert of_space.judge_creds("ann", token, None, [], NOW + 1)[1].level is Level.UNKNOWN
+
+
+@pytest.mark.req("C13.9-043")
+def test_a_creds_file_may_call_list_and_serve_what_its_rows_say_and_no_more(
+    trusts: tuple[BrokerTrust, SpaceTrust],
+) -> None:
+    _, account = trusts
+    key = new_user(os.urandom)
+    plain = Holder("main", ANN, key.public, Form.MEDIATED)
+    calls = (Capability("dev.sidecar.sample", "*"), Capability("com.acme.ci", "end", "owner", (ANN.principal.owner,)))
+    caller = replace(plain, capabilities=calls, listing="6b49d200" + "ab" * 12)
+    serving = replace(plain, service=Service("d4" * 13, 2, ("echo",), "dev.sidecar.sample"))
+
+    def level(user: UserClaims, token: Token) -> Level:
+        whom = of_space.candidates("main", Form.MEDIATED, ANN, key.public, (), user)
+        return of_space.judge_creds("ann", token, None, whom, NOW + 1)[1].level
+
+    for profile, holder in ((Profile.AGENT, caller), (Profile.ENDPOINT, serving)):
+        token = decode(account.issue(profile, holder, key, NOW, 1000), "user")
+        user = token.claims
+        assert isinstance(user, UserClaims)
+        assert level(user, token) is Level.OK
+        for row in (
+            f"cotal.main.ep.one.com_acme_ci.end.any.local.{ANN.dot}.*", "cotal.main.epe.com_acme_ci.x.1.>",
+            f"cotal.main.ep.reply.dev_sidecar_sample.{'d4' * 13}.3.*.*.*.*", "$KV.cotal_records_main.govern.*",
+        ):  # fmt: skip
+            rows = replace(user.permissions.publish, allow=(*user.permissions.publish.allow, row))
+            wider = replace(user, permissions=replace(user.permissions, publish=rows))
+            assert level(wider, replace(token, claims=wider)) is Level.FAIL, row
+
+
+@pytest.mark.req("C13.12-04", "C13.12-06")
+def test_a_partial_answer_is_never_taken_for_a_whole_one() -> None:
+    good = {"version": "2.12.0", "max_payload": 1 << 20, "max_control_line": 65536, "server_name": "a"}
+    first, other = {**good, "server_id": "A"}, {**good, "server_id": "B", "server_name": "b"}
+    assert [one.level for one in judge_servers(2, [first, other])] == [Level.OK]
+    assert [one.level for one in judge_servers(2, [first])] == [Level.FAIL]
+    assert [one.level for one in judge_servers(2, [first, first])] == [Level.FAIL], "one server twice is one server"
+    assert [one.level for one in judge_servers(0, [first])] == [Level.FAIL]
+    assert [one.level for one in judge_servers(1, [])] == [Level.FAIL]
+    found = judge_servers(2, [first, {**other, "max_control_line": 4096}])
+    assert [(one.level, "b:" in one.what) for one in found] == [(Level.FAIL, True)]

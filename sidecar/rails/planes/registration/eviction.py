@@ -54,15 +54,15 @@ async def evict(
 
 async def _look(system: Client, account: str, token: str, users: set[str], principals: set[Principal]) -> str:
     """Why it is not done; empty when it is."""
-    servers = servers_of(await _ask_all(system, api.PING_STATSZ.build(), b"", 0))
+    servers = servers_of(await ask_all(system, api.PING_STATSZ.build(), b"", 0))
     if servers == 0:
         return "the servers do not say how many they are"
-    known = await _ask_all(system, api.CLAIMS_LOOKUP.build(account=account), b"", servers)
+    known = await ask_all(system, api.CLAIMS_LOOKUP.build(account=account), b"", servers)
     if not agree(known, token, servers):
         return "not every server knows the revocation"
     census = Census(servers)
     while True:
-        for answer in await _ask_all(system, api.CONNECTIONS.build(account=account), census.request(), servers):
+        for answer in await ask_all(system, api.CONNECTIONS.build(account=account), census.request(), servers):
             census.take(answer)
         if not census.turn():
             break
@@ -72,7 +72,7 @@ async def _look(system: Client, account: str, token: str, users: set[str], princ
     return f"{left} of the holders are still connected" if left else ""
 
 
-async def _ask_all(system: Client, subject: str, body: bytes, servers: int) -> list[bytes]:
+async def ask_all(system: Client, subject: str, body: bytes, servers: int) -> list[bytes]:
     """The answers of all servers: of ``servers`` many, or of as many as the first one says that there are (0)."""
     subscription = await system.subscribe(system.new_inbox())
     answers: list[bytes] = []

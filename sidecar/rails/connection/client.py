@@ -99,6 +99,15 @@ class LinkClient(Client):
         """Hand the messages of a subscription to ``take`` as they are read, and not by way of a queue and a task."""
         self._takes[sid] = take
 
+    async def leave(self, sid: int) -> None:
+        """Tell the broker that no more is wanted; what comes is still delivered."""
+        await self._send_unsubscribe(sid)
+
+    async def leave_all(self) -> None:
+        """:meth:`leave` for every subscription."""
+        for sid in list(self._subs):
+            await self._send_unsubscribe(sid)
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         take, placed = self._takes.get(sid), self._subs.get(sid)
         # What came before its subscription was known here is in the queue, and first.

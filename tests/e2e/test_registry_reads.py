@@ -13,6 +13,7 @@ from sidecar.rails.endpoint.codes import Code
 from sidecar.rails.names import buckets, planes
 from sidecar.rails.names.principals import Principal
 from sidecar.rails.planes.registration.gates import Gate, GateState, Intent, Op
+from sidecar.rails.planes.registry import artifacts
 from sidecar.rails.planes.registry import registry as module
 from sidecar.rails.space.evidence import AttemptState
 from tests.e2e.plain_broker import plain_broker
@@ -405,3 +406,20 @@ async def test_what_decides_is_read_at_the_leader_and_the_rest_by_direct_get(por
             f"DIRECT.GET.{records}.$KV.cotal_records_SPACE.svc.{stream}.status",
             "DIRECT.GET.EPE_SPACE",
         }
+
+
+async def test_what_is_kept_of_contracts_is_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(port) as made:
+        monkeypatch.setattr(artifacts, "KEPT_BYTES", 2_000)
+        monkeypatch.setattr(artifacts, "KEPT_COMMANDS", 5)
+        generation = await made.issue(ALICE, None)
+        for number in range(6):
+            await made.register(f"dev.e{number}", INSTANCE, [cluster("echo", "add", urn=f"dev.u{number}")])
+        for _ in range(2):
+            answer = await made.ask("endpoints", ALICE, {}, generation)
+            assert [len(one["commands"]) for one in answer["rows"]] == [2] * 6
+        totals = made.metrics.totals("registry_artifacts")
+        assert totals["read",] == 24  # everything twice: what is asked for again was let go
+        large = made.registry._artifacts
+        assert sum(len(one.commands) for one in large._clusters.values()) <= 5
+        assert sum(map(len, large._kept.values())) <= 2_000

@@ -18,7 +18,8 @@ from sidecar.rails.names import planes, streams
 from sidecar.rails.planes.registry.reads import Reader
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-KEPT_CLUSTERS: Final = 1_024
+KEPT_COMMANDS: Final = 65_536
+"""Commands of the clusters that are kept."""
 AT_ONCE: Final = 32
 """Reads of the contract store at a time."""
 _PREFIX: Final = "sha256:"
@@ -49,7 +50,7 @@ class Artifacts:
         outcomes = ("kept", "read", "missing", "invalid")
         self._reads = {how: metrics.counter("registry_artifacts", how) for how in outcomes}
         self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._commands = 0
         self._clusters: OrderedDict[tuple[str, int], Cluster] = OrderedDict()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
@@ -94,9 +95,13 @@ class Artifacts:
                 if (document := await self.document(digest)) is None:
                     raise MissingArtifact(digest)
                 have[digest] = document
-        found = self._clusters[key] = load_cluster(closure, have, protocol)
-        if len(self._clusters) > KEPT_CLUSTERS:
-            self._clusters.popitem(last=False)
+        found = load_cluster(closure, have, protocol)
+        if key not in self._clusters:  # two may have read it at the same time
+            self._clusters[key] = found
+            self._commands += len(found.commands)
+        while self._commands > KEPT_COMMANDS:
+            _, dropped = self._clusters.popitem(last=False)
+            self._commands -= len(dropped.commands)
         return found
 
     async def declares(self, clusters: Sequence[str], protocol: int) -> Declares:

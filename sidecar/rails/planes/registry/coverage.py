@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Final, Protocol
 
 from sidecar.base.strictjson import JsonValue
@@ -242,6 +243,8 @@ class Coverage:
     def _form(self, shape: _Shape, declared: Declared) -> Form | _Large | None:
         """The form; None when nothing of it is permitted, ``_LARGE`` when something is and it cannot be listed."""
         choices = self._choices(shape, declared)
+        if choices is None:
+            return None
         if choices.size > MAX_COMBINATIONS:
             return _LARGE if choices.some() else None
         covered = [one for one in itertools.product(*choices.domains) if choices.permits(one)]
@@ -253,14 +256,18 @@ class Coverage:
 
     def _permitted(self, shape: _Shape, declared: Declared) -> bool:
         choices = self._choices(shape, declared)
+        if choices is None:
+            return False
         if choices.some():
             return True
         if choices.size > MAX_COMBINATIONS:
             return False
         return any(map(choices.permits, itertools.product(*choices.domains)))
 
-    def _choices(self, shape: _Shape, declared: Declared) -> _Choices:
-        return _Choices(shape, declared.instances, _Patterns(self._allow, shape), _Patterns(self._deny, shape))
+    def _choices(self, shape: _Shape, declared: Declared) -> _Choices | None:
+        """None when no allow pattern can match the form, which is most of the time."""
+        allow = _Patterns(self._allow, shape)
+        return _Choices(shape, declared.instances, allow, _Patterns(self._deny, shape)) if allow.rows else None
 
 
 class _Choices:
@@ -315,7 +322,15 @@ def _folded(covered: Sequence[Combination], domains: Sequence[Sequence[Choice]])
     return rows
 
 
-def _shape(rail: str, route: str, mode: str, template: Template, given: Mapping[str, str]) -> _Shape:
+class _Given(str):
+    """The name of a field whose value stands in every subject of a form."""
+
+    __slots__ = ()
+
+
+@cache
+def _outline(template: Template) -> tuple[tuple[str | int, ...], tuple[str, ...], tuple[str, ...]]:
+    """A template as literals, numbers of positions and given fields; its positions and their grammars."""
     tokens: list[str | int] = []
     positions: list[str] = []
     grammars: list[str] = []
@@ -329,5 +344,24 @@ def _shape(rail: str, route: str, mode: str, template: Template, given: Mapping[
             positions.append(one.name)
             grammars.append(one.grammar.name)
         else:
-            tokens.append(given["owner" if one.name == "owner" else one.name])
-    return _Shape(rail, route, mode, tuple(tokens), tuple(positions), tuple(grammars))
+            tokens.append(_Given(one.name))
+    return tuple(tokens), tuple(positions), tuple(grammars)
+
+
+def _shape(rail: str, route: str, mode: str, template: Template, given: Mapping[str, str]) -> _Shape:
+    outline, positions, grammars = _outline(template)
+    tokens = tuple(given[token] if isinstance(token, _Given) else token for token in outline)
+    return _Shape(rail, route, mode, tokens, positions, grammars)
+
+
+def parts(declared: Sequence[Declared], size: int = 32) -> Iterator[list[Declared]]:
+    """The declarations in pieces of about ``size``, those of one name together: a projection of each piece by itself is
+    that of all. ``declared`` is in order of names."""
+    piece: list[Declared] = []
+    for _, same in itertools.groupby(declared, key=lambda one: one.name):
+        piece += same
+        if len(piece) >= size:
+            yield piece
+            piece = []
+    if piece:
+        yield piece

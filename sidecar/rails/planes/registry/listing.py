@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
 from sidecar.base.strictjson import JsonValue
-from sidecar.rails.endpoint.clusters import JOURNAL
+from sidecar.rails.endpoint.clusters import EPHEMERAL, JOURNAL
 from sidecar.rails.names.tokens import MODES
 from sidecar.rails.planes.registry.artifacts import Declares
-from sidecar.rails.planes.registry.coverage import Coverage, Declared
+from sidecar.rails.planes.registry.coverage import Declared, Projection
 
 OVERHEAD: Final = 2_048
 """Bytes that the envelope of an answer may take beside its rows."""
@@ -45,23 +45,23 @@ def declarations(instances: Mapping[str, Declares]) -> list[Declared]:
 
 
 def row(
-    endpoint: str, instances: Mapping[str, Shown], classes: Callable[[bool], str], coverage: Coverage | None
+    endpoint: str, instances: Mapping[str, Shown], declared: Sequence[Declared], projected: Iterable[Projection] | None
 ) -> dict[str, JsonValue] | None:
-    """The row of one endpoint; None when the ceiling covers nothing of it. Without a ceiling (there is no permission
-    system) every declared command is listed, with empty forms. ``classes`` spells the class of a journal command."""
-    declared = declarations({instance: one.declares for instance, one in instances.items()})
-    if coverage is None:
+    """The row of one endpoint with what was projected of it, in pieces; None when the ceiling covers nothing. Without a
+    ceiling (``projected`` None: there is no permission system) every declared command is listed, with empty forms."""
+    unprojected: list[JsonValue] = []
+    if projected is None:
         listed: list[tuple[Declared, list[JsonValue]]] = [(one, []) for one in declared]
-        unprojected: tuple[str, ...] = ()
     else:
-        projection = coverage.project(endpoint, declared)
-        if not projection.commands and not projection.unprojected:
+        listed = []
+        for piece in projected:
+            listed += [(one, [form.value() for form in forms]) for one, forms in piece.commands]
+            unprojected += piece.unprojected
+        if not listed and not unprojected:
             return None
-        listed = [(one, [form.value() for form in forms]) for one, forms in projection.commands]
-        unprojected = projection.unprojected
     commands: list[JsonValue] = []
     for one, forms in listed:
-        entry: dict[str, JsonValue] = {"name": one.name, "class": classes(one.journal), "forms": forms}
+        entry: dict[str, JsonValue] = {"name": one.name, "class": JOURNAL if one.journal else EPHEMERAL, "forms": forms}
         if len(one.instances) < len(instances):
             entry["instances"] = list(one.instances)
         commands.append(entry)
@@ -71,7 +71,7 @@ def row(
     ]
     found: dict[str, JsonValue] = {"endpoint": endpoint, "instances": shown, "commands": commands}
     if unprojected:
-        found["unprojected"] = list(unprojected)
+        found["unprojected"] = unprojected
     return found
 
 

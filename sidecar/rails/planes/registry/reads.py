@@ -146,6 +146,18 @@ class Reader:
             raise Unreadable(f"{stream}: a page without an answer")
         return Page(rows, more)
 
+    async def newest(self, stream: str, pattern: str) -> int:
+        """The sequence of the newest message of a pattern, 0 when there is none."""
+        body = orjson.dumps({"last_by_subj": pattern})
+        try:
+            message = await self._connection.request(api.DIRECT_GET.build(stream=stream), body, seconds=SECONDS)
+        except (ConnectionFault, TimeoutError) as error:
+            raise Unreadable(f"{stream} could not be read: {error or 'no answer'}") from error
+        said = message.headers or {}
+        if headers.SUBJECT not in said and said.get(headers.STATUS) == _NOT_FOUND:
+            return 0
+        return self._direct(stream, message).revision
+
     async def everything(self, stream: str, pattern: str) -> dict[str, Stored]:
         """The newest message of every subject of a pattern that has a value. What was there from the begin of the read
         to its end is in it."""

@@ -204,6 +204,17 @@ class Records:
         pattern = planes.EVENT.filter(space=self._space, endpoint=endpoint_token(endpoint), topic=topic)
         return await self.reader.page(self._events, pattern, after, at_most)
 
+    async def newest_event(self, endpoint: str, topic: str) -> int:
+        """The sequence of the newest event of one topic, 0 when there is none."""
+        pattern = planes.EVENT.filter(space=self._space, endpoint=endpoint_token(endpoint), topic=topic)
+        return await self.reader.newest(self._events, pattern)
+
+    async def stored_behind(self, after: int) -> int | None:
+        """The sequence of the first event of whatever topic that is still stored behind one; None without any. Nothing
+        takes events out but their age: a sequence that does not follow says that some are gone."""
+        found = await self.reader.page(self._events, ">", after, 1)
+        return found.rows[0].revision if found.rows else None
+
     def event_names(self, subject: str) -> Mapping[str, Any]:
         """The fields of an event's subject. Raises InvalidName."""
         return planes.EVENT.parse(subject)

@@ -20,7 +20,6 @@ from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import Unreadable
 from sidecar.rails.endpoint.artifacts import ContractInvalid
 from sidecar.rails.endpoint.call import Call, Handler
-from sidecar.rails.endpoint.clusters import EPHEMERAL, JOURNAL
 from sidecar.rails.endpoint.codes import Code, Refusal
 from sidecar.rails.endpoint.registry_contracts import MAX_EVENTS, MAX_INSTANCES, MAX_ROWS
 from sidecar.rails.names import headers
@@ -28,7 +27,7 @@ from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.planes.registration.gates import Gate, GateState
 from sidecar.rails.planes.registry.artifacts import Artifacts, State
-from sidecar.rails.planes.registry.coverage import Coverage
+from sidecar.rails.planes.registry.coverage import Coverage, Projection, parts
 from sidecar.rails.planes.registry.disclosure import Ceilings, NotLive
 from sidecar.rails.planes.registry.listing import OVERHEAD, Pages, RowTooLarge, Shown, declarations, row
 from sidecar.rails.planes.registry.polls import Polls
@@ -134,9 +133,14 @@ class Registry:
         for instance, one in declared.items():
             if one.state is not State.VERIFIED:
                 self._say(endpoint, instance, one.why)
-        await asyncio.sleep(0)  # a long list is no reason for the others to wait
+        listed = declarations(declared)
+        projected: list[Projection] | None = None if coverage is None else []
+        for piece in parts(listed):
+            await asyncio.sleep(0)  # a long list is no reason for the others to wait
+            if coverage is not None and projected is not None:
+                projected.append(coverage.project(endpoint, piece))
         shown = {instance: Shown(_state(one), declared[instance]) for instance, one in instances.items()}
-        found = row(endpoint, shown, lambda journal: JOURNAL if journal else EPHEMERAL, coverage)
+        found = row(endpoint, shown, listed, projected)
         if found is not None and len(shown) > MAX_INSTANCES:
             raise self._refused(call, Code.RESOURCE_EXHAUSTED, TOO_LARGE, "too_large", why=endpoint)
         return found
@@ -211,13 +215,18 @@ class Registry:
         return found.value()
 
     async def events(self, call: Call) -> JsonValue:
-        """Stored events of one topic, of all instances, in the order of the stream."""
+        """Stored events of one topic, of all instances, in the order of the stream; with ``tail`` only where it ends.
+        ``oldest`` is the first event of any topic that is stored behind ``after``: what was before it is gone."""
         args = _args(call)
         limit = args.get("limit", MAX_EVENTS)
         with self._reading(call, NO_RECORDS):
             if not await self._visibility.sees(args["endpoint"], call.caller, call.generation):
                 return {"events": []}
-            found = await self.records.events(args["endpoint"], args["topic"], args.get("after", 0), limit)
+            if "tail" in args:
+                return {"events": [], "next": await self.records.newest_event(args["endpoint"], args["topic"])}
+            after = args.get("after", 0)
+            found = await self.records.events(args["endpoint"], args["topic"], after, limit)
+            oldest = await self.records.stored_behind(after) if after else None
         pages = Pages(limit, self._budget)
         passed, more = 0, found.more
         for stored in found.rows:
@@ -226,7 +235,10 @@ class Registry:
                 more = True
                 break
             passed = stored.revision
-        return {"events": pages.rows, "next": passed} if more else {"events": pages.rows}
+        answer: dict[str, JsonValue] = {"events": pages.rows}
+        if more:
+            answer["next"] = passed
+        return answer if oldest is None else {**answer, "oldest": oldest}
 
     def _event(self, subject: str, data: bytes, sequence: int, marker: bool) -> dict[str, JsonValue] | None:
         """One event; None for what is none, whoever published it."""

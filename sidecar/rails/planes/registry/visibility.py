@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,7 +11,7 @@ from sidecar.rails.endpoint.view import REGISTRY
 from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.planes.registration.gates import Gate, GateState
 from sidecar.rails.planes.registry.artifacts import Artifacts, Declares, State
-from sidecar.rails.planes.registry.coverage import Coverage, Declared
+from sidecar.rails.planes.registry.coverage import Coverage, Declared, parts
 from sidecar.rails.planes.registry.disclosure import Ceilings, NotLive
 from sidecar.rails.planes.registry.listing import declarations
 from sidecar.rails.planes.registry.records import Records, Registered
@@ -57,10 +58,13 @@ class Visibility:
             ceilings = await self._ceilings.live(caller)
             if not ceilings:
                 return None
-        found: frozenset[str] = frozenset()
+        found: set[str] = set()
         for one, ceiling in ceilings:
-            found |= Coverage(ceiling.publish, self._space, caller, one).held(endpoint, declared)
-        return found
+            coverage = Coverage(ceiling.publish, self._space, caller, one)
+            for piece in parts(declared):
+                found |= coverage.held(endpoint, piece)
+                await asyncio.sleep(0)  # a large surface is no reason for the others to wait
+        return frozenset(found)
 
     async def sees(self, endpoint: str, caller: Lifecycle, generation: str | None) -> dict[str, Registered]:
         """The registrations of an endpoint, if the caller may know of them; else as if there were none."""

@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.rails.names.endpoint import REQUESTS, SUBMISSIONS
 from sidecar.rails.names.principals import Lifecycle, Principal
-from sidecar.rails.planes.registry.coverage import MAX_COMBINATIONS, Coverage, Declared, Form
+from sidecar.rails.planes.registry.coverage import MAX_COMBINATIONS, Coverage, Declared, Form, parts
 
 UID, INSTANCE, SECOND = "a" * 26, "1" * 32, "2" * 32
 ALICE = Lifecycle(Principal("local", "alice"), UID)
@@ -240,3 +240,16 @@ def test_the_rails_are_those_of_the_name_table() -> None:
     found = {(one["rail"], one["route"], one.get("mode", "")) for one in forms(made, echo(*modes))}
     wanted = {("ep.v1" if issued else "ep", route, mode) for route, mode, issued in REQUESTS if mode}
     assert found == wanted
+
+
+def test_pieces_of_a_long_list_keep_what_has_one_name_together() -> None:
+    many = [echo(name=f"c{number // 3:03d}", instances=(f"{number:032x}",)) for number in range(300)]
+    pieces = list(parts(many, 8))
+    assert [one for piece in pieces for one in piece] == many
+    assert all(8 <= len(piece) <= 10 for piece in pieces[:-1])
+    names = [{one.name for one in piece} for piece in pieces]
+    assert sum(map(len, names)) == len(set().union(*names))
+    made = coverage((NAMED.format("*").replace("echo", "*"),))
+    whole = made.project("dev.sample", many)
+    assert whole.commands == tuple(one for piece in pieces for one in made.project("dev.sample", piece).commands)
+    assert list(parts([])) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def blocks(text: str, language: str = "") -> list[str]:
     """The fenced blocks of this language in a page."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for named, block in found if named == language]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -37,9 +40,29 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def shell_in(tmp_path: Path) -> Callable[[str], str]:
+    """Runs commands as they are written, and gives what they print; they must succeed."""
+    environ = environment(tmp_path)
+
+    def shell(step: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", step],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return shell
+
+
 def test_the_program_of_the_readme_runs_beside_make_run(tmp_path: Path) -> None:
-    program, _ = blocks((ROOT / "README.md").read_text(), "python")
-    with dev_set(tmp_path / ".sidecar") as running:
+    *_, program, _ = blocks((ROOT / "README.md").read_text(), "python")
+    with dev_set(tmp_path / ".sidecar", "--without-endpoints") as running:
         reader = subprocess.Popen(
             [sys.executable, "-c", program],
             cwd=tmp_path,
@@ -64,22 +87,8 @@ def test_two_terminals_of_the_readme_talk_and_nothing_is_lost(tmp_path: Path, sp
     section = (ROOT / "README.md").read_text().split("## Two terminals\n")[1].split("\n## ")[0]
     written = [one.replace(".venv/bin/sidecar", "sidecar") for one in blocks(section)]
     bob, alice, back = (one.replace("--space guarded", f"--space {space}") for one in written)
-    environ = environment(tmp_path)
-
-    def shell(step: str) -> str:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", step],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    with dev_set(tmp_path / ".sidecar"):
+    shell = shell_in(tmp_path)
+    with dev_set(tmp_path / ".sidecar", "--without-endpoints"):
         assert "team.backend: joined durable" in shell(bob)
         assert shell(alice).count("stored") == 3
         heard = shell(back)
@@ -90,8 +99,8 @@ def test_two_terminals_of_the_readme_talk_and_nothing_is_lost(tmp_path: Path, sp
 
 
 def test_the_peer_of_the_readme_hears_what_the_command_line_says(tmp_path: Path) -> None:
-    _, program = blocks((ROOT / "README.md").read_text(), "python")
-    with dev_set(tmp_path / ".sidecar") as running:
+    *_, program = blocks((ROOT / "README.md").read_text(), "python")
+    with dev_set(tmp_path / ".sidecar", "--without-endpoints") as running:
         peer = subprocess.Popen(
             [sys.executable, "-c", program],
             cwd=tmp_path,
@@ -112,6 +121,37 @@ def test_the_peer_of_the_readme_hears_what_the_command_line_says(tmp_path: Path)
         finally:
             peer.kill()
             peer.communicate()
+
+
+def test_the_ten_lines_of_the_readme_serve_and_are_found_and_called(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text().split("## Endpoints: ten lines\n")[1].split("\n## ")[0]
+    greeter, program = blocks(section, "python")
+    serving, calling, sample = (one.replace(".venv/bin/sidecar", "sidecar") for one in blocks(section))
+    (tmp_path / "greeter.py").write_text(greeter)
+    shell = shell_in(tmp_path)
+    claim, serve = serving.splitlines()
+    with dev_set(tmp_path / ".sidecar"):
+        assert "com.acme" in shell(claim)
+        environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        server = subprocess.Popen(["bash", "-c", f"exec {serve}"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE)
+        try:
+            assert server.stdout is not None
+            assert json.loads(server.stdout.readline())["ready"] is True
+            told = shell(calling)
+            assert "com.acme.greeter" in told
+            assert "greet {text: string} -> {text: string}" in told
+            assert told.count("Hello, dana!") == 2
+            answers = shell(sample)
+            assert '"sum": 42' in answers
+            assert '"connected": true' in answers
+            (tmp_path / "program.py").write_text(program)
+            python = f"{shlex.quote(sys.executable)} program.py"
+            assert shell(python) == "{'sum': 42}\nconflict executed\n"
+            server.send_signal(signal.SIGINT)
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+            server.communicate()
 
 
 def test_the_setup_by_hand_runs_as_written(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.e2e.talk import Terminal, sidecar
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevSet]:
-    with dev_set(tmp_path_factory.mktemp("talk") / "dev") as found:
+    with dev_set(tmp_path_factory.mktemp("talk") / "dev", "--without-endpoints") as found:
         yield found
 
 

@@ -158,7 +158,7 @@ async def test_a_reply_of_a_superseded_epoch_is_refused(here: Room) -> None:
         assert (await soon(caller.invoke(ECHO, "put", HI)))[1:3] == (ONE, 8)
 
 
-@pytest.mark.req("C13.2-50", "C13.3-49", "C13.3-05", "C13.2-19", "C13.2-52")
+@pytest.mark.req("C13.2-50", "C13.3-49", "C13.3-05", "C13.2-52")
 async def test_what_a_hostile_responder_sends_beside_the_reply_changes_nothing(here: Room) -> None:
     """Foreign nonces, another instance on its own rail, the broker's 503 forged on the reply subject, duplicates, late
     replies and frames that a read redirected."""
@@ -194,7 +194,7 @@ async def test_what_a_hostile_responder_sends_beside_the_reply_changes_nothing(h
         await until(lambda: metrics.totals("endpoint_replies_dropped")[("unasked",)] == 3)
 
 
-@pytest.mark.req("C13.7-13", "C13.7-14", "C13.8-39", "C13.14-12", "C13.3-51", "C13.7-11", "C13.8-05", "C13.8-08")
+@pytest.mark.req("C13.7-13", "C13.7-14", "C13.8-39", "C13.14-12", "C13.3-51", "C13.7-11")
 async def test_only_what_may_be_repeated_is(here: Room) -> None:
     async with raw(here) as one, calling(here, contracts=KNOWN, chance=lambda: 0.01) as (caller, metrics):
         one.answer = lambda heard: heard.no("unavailable", "unknown") if len(one.heard) < 3 else heard.ok(HI)
@@ -282,6 +282,41 @@ async def test_a_target_that_an_instance_does_not_host_is_asked_for_again_on_the
         assert (type(gone), gone.code, gone.outcome) == (CallFailed, Code.EXPIRED, Outcome.NOT_EXECUTED)
         assert not one.heard
         assert metrics.totals("endpoint_call_repeats")[("unmapped",)] == 5
+
+
+@pytest.mark.req("C13.2-19", "C13.2-52")
+async def test_a_nonce_that_is_used_again_belongs_to_the_newer_call(here: Room) -> None:
+    async with raw(here) as one, calling(here, contracts=KNOWN, entropy=bytes) as (caller, _):
+        one.answer = lambda heard: None
+        first = await refused(caller, seconds=0.1, id="first")
+        again = asyncio.create_task(caller.invoke(ECHO, "put", HI, id="second"))
+        await until(lambda: len(one.heard) == 2)
+        earlier, later = one.heard
+        assert earlier.asked.values["nonce"] == later.asked.values["nonce"]
+        await later.reply(later.ok(HI))
+        assert (await soon(again)).id == "second"
+        assert (first.code, first.id) == (Code.DEADLINE_EXCEEDED, "first")
+
+
+@pytest.mark.req("C13.8-05", "C13.8-08", "C13.3-10")
+async def test_an_id_asks_for_convergence_and_promises_none(here: Room) -> None:
+    """A responder that remembers what it answered to an id, until it forgets: the caller takes either answer."""
+    async with raw(here) as one, calling(here, contracts=KNOWN) as (caller, _):
+        remembered: dict[str, dict[str, str]] = {}
+        done = 0
+
+        def answers(heard: Heard) -> Any:
+            nonlocal done
+            if heard.body["id"] not in remembered:
+                done += 1
+                remembered[heard.body["id"]] = {"text": str(done)}
+            return heard.ok(remembered[heard.body["id"]])
+
+        one.answer = answers
+        assert [await soon(caller.call(ECHO, "put", HI, id="mine")) for _ in range(2)] == [{"text": "1"}] * 2
+        remembered.clear()
+        assert await soon(caller.call(ECHO, "put", HI, id="mine")) == {"text": "2"}
+        assert done == 2
 
 
 @pytest.mark.req("C13.5-27", "C13.5-28")

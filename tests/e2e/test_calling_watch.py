@@ -175,7 +175,7 @@ async def test_a_gap_is_said_once_and_closed_when_it_can_be(tmp_path: Path) -> N
             assert (gap.after, kept.data) == (13, "kept")
 
 
-@pytest.mark.req("C13.5-08", "C13.5-03")
+@pytest.mark.req("C13.5-07")
 async def test_a_topic_that_may_not_be_read_is_refused_by_the_broker(tmp_path: Path) -> None:
     async with room(tmp_path) as here, scene(here) as (caller, _, _):
         with pytest.raises(CallFailed) as error:

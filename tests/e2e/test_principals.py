@@ -223,7 +223,7 @@ async def test_a_token_of_a_time_when_the_clock_was_ahead_is_revoked_as_well(
 ) -> None:
     async with opened(broker) as space:
         await add(space, agent())
-        monkeypatch.setattr("sidecar.app.principals.now", lambda: clock() + 86_400)
+        monkeypatch.setattr("sidecar.app.minting.now", lambda: clock() + 86_400)
         ahead = renew(broker.directory, SPACE, local("alice"), 7200)
         monkeypatch.undo()
         await asyncio.to_thread(ahead.creds.rename, broker.directory / "ahead.creds")

@@ -7,9 +7,10 @@ reads nothing), and one that writes what instances report. Lanes share nothing b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from sidecar.rails.space.holder import Form, Holder, Profile
 from sidecar.rails.space.trust import SpaceTrust, new_user
 
 DRAIN_SECONDS: Final = 5.0
+LEFT_SECONDS: Final = 1.0
 PROOF_SECONDS: Final = 15.0
 """How often it is looked whether the stores are still what may be served from."""
 
@@ -99,7 +101,7 @@ class RegistryLane:
                 try:
                     await self._once()
                 except Exception as error:
-                    self._problem = _told(error)
+                    self._problem = told(error)
                 failures = 1 if time.monotonic() - begun > STABLE_SECONDS else failures + 1
                 self._metrics.counter("registry_restarts", "lane").inc()
                 self._log.error("registry_lane_ended", space=self.where.space, problem=self._problem)
@@ -136,14 +138,30 @@ class RegistryLane:
             try:
                 self.identity = hosted.identity
                 writer = _minter(account, info.form, Profile.RECORD_WRITER, self._seconds)
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._write(info.name, writer))
-                    group.create_task(self._prove(registry))
-                    group.create_task(self._serve(registry, hosted))
+                await self._together(registry, hosted, self._write(info.name, writer))
             finally:
                 self._server = None
                 hosted.close()
                 await registry.close()
+
+    async def _together(self, registry: Registry, hosted: Hosted, writing: Coroutine[Any, Any, None]) -> None:
+        """Everything of one incarnation, until one part of it ends. The writer goes last: it writes that this instance
+        has left."""
+        writer = asyncio.create_task(writing)
+        prover = asyncio.create_task(self._prove(registry))
+        server = asyncio.create_task(self._serve(registry, hosted))
+        try:
+            await asyncio.wait((prover, server), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (prover, server):
+                one.cancel()
+            await asyncio.wait((prover, server))
+            await _left(registry, hosted.identity)
+            writer.cancel()
+            await asyncio.wait((writer,))
+        for one in (prover, server):
+            if not one.cancelled():
+                one.result()
 
     async def _connected(self, minter: Callable[[], Awaitable[Credentials]]) -> Connection:
         return await Connection.open([self.where.url], minter, watch=Watch(self._metrics, self._log))
@@ -209,6 +227,18 @@ class LaneEnded(Exception):  # noqa: N818 - what happened
     """The incarnation of a lane serves no more; the next one is registered anew."""
 
 
+async def _left(registry: Registry, identity: Identity) -> None:
+    """Wait a moment until the record says that an instance has left; what does not stand there by then is written by
+    whoever runs next, if at all."""
+    with contextlib.suppress(TimeoutError, Unreadable):
+        async with asyncio.timeout(LEFT_SECONDS):
+            while True:
+                found = (await registry.records.record(identity.endpoint, identity.instance)).status
+                if found is None or found.value.get("state") == "exited":
+                    return
+                await asyncio.sleep(LEFT_SECONDS / 20)
+
+
 def _minter(account: SpaceTrust, form: Form, profile: Profile, seconds: int) -> Callable[[], Awaitable[Credentials]]:
     """Credentials of one user key that never leaves the process, a new token each time (CB-92)."""
     key = new_user(os.urandom)
@@ -220,10 +250,3 @@ def _minter(account: SpaceTrust, form: Form, profile: Profile, seconds: int) -> 
         return Credentials(format_creds(account.issue(profile, holder, key, now, seconds), key), now + seconds)
 
     return mint
-
-
-def _told(error: BaseException) -> str:
-    """What an operator reads; no secret and no content."""
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(map(_told, error.exceptions)))
-    return told(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.contracts import KNOWN, Contracts
 from sidecar.rails.names import buckets
 from sidecar.rails.names.principals import Lifecycle, Principal
+from sidecar.rails.names.tokens import endpoint_token
 from sidecar.rails.space.ceilings import ceiling_of
 from sidecar.rails.space.creds import format_creds
 from sidecar.rails.space.evidence import AttemptState, Reference, attempt_subject, attempt_value
@@ -137,6 +139,14 @@ class Town:
         trust = self.site.space.trust
         async with as_profile(trust, Form.COMPATIBLE, self.site.broker.url, profile) as client:
             yield client
+
+    async def state(self, endpoint: str, instance: str) -> str:
+        """What the record of an instance says of it, whoever is there to ask."""
+        names = {"endpoint": endpoint_token(endpoint), "instance": instance, "half": "status"}
+        subject = buckets.RECORDS.subject(SPACE, buckets.RECORD_SERVICE, **names)
+        async with self.profile(Profile.REGISTRAR) as client:
+            kept = await read_key(client, buckets.RECORDS.stream(SPACE), subject)
+        return str(json.loads(kept.value or b"{}").get("state"))
 
     async def revoke(self, listed: Listed) -> None:
         """End the generation of a caller; its credential still logs in."""

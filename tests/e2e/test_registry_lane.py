@@ -249,6 +249,15 @@ async def reported(caller: Caller, asked: dict[str, Any], state: str) -> dict[st
             after = {name: found[name]["revision"] for name in ("spec", "status") if name in found}
 
 
+async def test_a_registry_that_leaves_says_so_in_its_own_record(tmp_path: Path) -> None:
+    async with town(tmp_path) as made:
+        async with made.registry() as lane, made.caller("alice", ECHO) as alice:
+            assert lane.identity is not None
+            instance = lane.identity.instance
+            await reported(alice.caller, {"endpoint": "registry", "instanceId": instance}, "ready")
+        assert await made.state("registry", instance) == "exited"
+
+
 @pytest.mark.req("C13.12-18")
 async def test_a_lane_that_cannot_serve_says_why_and_goes_on(tmp_path: Path) -> None:
     async with town(tmp_path) as made:

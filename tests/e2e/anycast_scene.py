@@ -17,7 +17,7 @@ from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import Entry, KeyValue
-from sidecar.rails.endpoint.serve import Called
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.names import api, buckets, headers, streams, subjects
 from sidecar.rails.planes.delivery.anycast import Record, key_of
 from sidecar.rails.planes.delivery.anycast_desk import AnycastDesk
@@ -72,7 +72,7 @@ class Scene:
         args: dict[str, JsonValue] = {"seq": sequence}
         if message_id is not None:
             args["id"] = message_id
-        return await self.desk.handlers[command](Called(life(actor), actor, args, "q"))
+        return await self.desk.handlers[command](Call(life(actor), actor, args, "q"))
 
 
 async def ask(connection: Connection, subject: str, body: object = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.connection.kv import KeyValue
-from sidecar.rails.endpoint.serve import Called
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.envelopes.presence import Card, Presence, encode_presence
 from sidecar.rails.envelopes.schema import Status
 from sidecar.rails.messaging.registry import ChannelConfig, DeliveryClass, RegistryWriter
@@ -82,7 +82,7 @@ class Daemon:
     async def ask(self, actor: str, command: str, **args: JsonValue) -> Any:
         """A command, as its handler has it from the endpoint."""
         async with asyncio.timeout(EVENT_SECONDS):
-            return await self.backstop.handlers[command](Called(life(actor), command, args, "r1"))
+            return await self.backstop.handlers[command](Call(life(actor), command, args, "r1"))
 
     async def join(self, actor: str, channel: str, cursor: int = 2**40) -> int:
         answer = await self.ask(actor, "durable-join", channel=channel, joinCursor=cursor)

@@ -14,9 +14,10 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials
+from sidecar.rails.endpoint.call import Call, Handler
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.contracts import DELIVERY, DELIVERY_ENDPOINT
-from sidecar.rails.endpoint.serve import Called, EndpointServer, Handler
+from sidecar.rails.endpoint.serve import EndpointServer
 from sidecar.rails.names import inboxes
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import format_creds
@@ -48,12 +49,12 @@ class Served:
 
     def __init__(self, instance: str) -> None:
         self.instance = instance
-        self.called: list[Called] = []
+        self.called: list[Call] = []
         self.metrics = Metrics()
         self.log = io.StringIO()
         self.server: EndpointServer
 
-    async def join(self, called: Called) -> JsonValue:
+    async def join(self, called: Call) -> JsonValue:
         self.called.append(called)
         return {"durable": True, "generation": len(self.called)}
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from sidecar.rails.connection.kv import KeyValue
-from sidecar.rails.endpoint.serve import Called
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.names import api, buckets, headers, subjects
 from sidecar.rails.planes.delivery.anycast import Code, Record
 from tests.e2e.anycast_scene import ROLE, TASK, Scene, ask, daemon, holds, soon, take, take_of
@@ -230,4 +230,4 @@ async def test_of_a_take_and_a_cancel_exactly_one_wins(scene: Scene, here: Town,
 
 @pytest.mark.req("C8.1-41")
 async def test_the_daemon_says_that_it_takes(scene: Scene) -> None:
-    assert await scene.desk.handlers["anycast-takes"](Called(life("carol"), "carol", None, "q")) == {"takes": True}
+    assert await scene.desk.handlers["anycast-takes"](Call(life("carol"), "carol", None, "q")) == {"takes": True}

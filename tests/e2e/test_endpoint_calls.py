@@ -15,10 +15,10 @@ from nats.aio.msg import Msg
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import PermissionViolation
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.codes import CallFailed, CallRefused, Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DELIVERY_ENDPOINT
-from sidecar.rails.endpoint.serve import Called
 from sidecar.rails.names import endpoint, headers
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.space.claims import Access, Permissions
@@ -58,7 +58,7 @@ async def test_each_call_has_one_answer_of_one_instance(here: Room) -> None:
         assert len(one.called) + len(other.called) == 80
         assert one.called
         assert other.called
-        assert {called.lifecycle.principal.dot for called in one.called} == {"local.alice", "local.bob"}
+        assert {called.caller.principal.dot for called in one.called} == {"local.alice", "local.bob"}
         assert {called.id for called in one.called}.isdisjoint({called.id for called in other.called})
         assert metrics.totals("endpoint_calls") == {("call", "ok"): 40}
         assert metrics.totals("endpoint_replies_dropped") == {}
@@ -79,16 +79,16 @@ async def test_no_credential_subscribes_the_class_rail_plainly(here: Room) -> No
 
 @pytest.mark.req("C13.3-40", "C13.3-41", "C13.3-42", "C13.3-44", "C13.3-36", "C13.3-37", "C13.3-39", "C13.3-51")
 async def test_a_caller_is_told_what_is_known_of_the_effect(here: Room) -> None:
-    async def refuses(called: Called) -> JsonValue:
+    async def refuses(called: Call) -> JsonValue:
         raise Refusal("com.acme.full", "no room", Outcome.NOT_EXECUTED, ({"kind": "com.acme.room", "left": 0},))
 
-    async def crashes(called: Called) -> JsonValue:
+    async def crashes(called: Call) -> JsonValue:
         raise ZeroDivisionError("secret")
 
-    async def wrong(called: Called) -> JsonValue:
+    async def wrong(called: Call) -> JsonValue:
         return {"takes": 1}
 
-    async def hangs(called: Called) -> JsonValue:
+    async def hangs(called: Call) -> JsonValue:
         await asyncio.Event().wait()
         return None
 
@@ -110,7 +110,7 @@ async def test_a_caller_is_told_what_is_known_of_the_effect(here: Room) -> None:
             ("anycast-status", {"seq": 1}, Code.DEADLINE_EXCEEDED, Outcome.UNKNOWN),
         ):
             with pytest.raises(CallRefused) as refused:
-                await soon(caller.call(DELIVERY_ENDPOINT, command, args))  # type: ignore[arg-type]
+                await soon(caller.call(DELIVERY_ENDPOINT, command, args))
             assert (refused.value.code, refused.value.outcome) == (code, outcome)
             assert "secret" not in refused.value.message
         assert served.metrics.totals("endpoint_handler_failures") == {("raised",): 1, ("result",): 1, ("overrun",): 1}
@@ -265,7 +265,7 @@ async def test_not_even_a_peer_that_may_publish_every_reply_answers_for_another(
 
 
 async def test_an_answer_that_is_too_large_becomes_a_refusal(here: Room) -> None:
-    async def large(called: Called) -> JsonValue:
+    async def large(called: Call) -> JsonValue:
         frame: dict[str, Any] = {"subject": "x", "data": "A" * (1 << 20), "headers": {}}
         frame |= dict.fromkeys(("sequence", "delivered", "pending", "timeMs"), 1)
         return {"frames": [frame]}
@@ -280,11 +280,11 @@ async def test_an_answer_that_is_too_large_becomes_a_refusal(here: Room) -> None
 async def test_one_caller_does_not_take_every_place(here: Room) -> None:
     gate = asyncio.Event()
 
-    async def waits(called: Called) -> JsonValue:
+    async def waits(called: Call) -> JsonValue:
         await gate.wait()
         return {"durable": True}
 
-    async def polls(called: Called) -> JsonValue:
+    async def polls(called: Call) -> JsonValue:
         return {"frames": []}
 
     handlers = {"durable-join": waits, "fetch": polls}
@@ -314,7 +314,7 @@ async def test_a_server_that_closes_waits_for_its_handlers_and_tells_the_rest(he
     begun: list[str] = []
     gate = asyncio.Event()
 
-    async def waits(called: Called) -> JsonValue:
+    async def waits(called: Call) -> JsonValue:
         begun.append(called.id)
         await (gate if called.args["channel"] == "general" else asyncio.Event()).wait()  # type: ignore[index, call-overload]
         return {"durable": True}
@@ -347,7 +347,7 @@ async def test_a_caller_that_closes_ends_its_calls_with_an_unknown_outcome(here:
 
 
 async def test_a_server_needs_a_contract_for_each_handler_and_the_grants_for_each_rail(here: Room) -> None:
-    async def handler(called: Called) -> JsonValue:
+    async def handler(called: Call) -> JsonValue:
         return None
 
     with pytest.raises(ValueError, match="no contract for dig"):

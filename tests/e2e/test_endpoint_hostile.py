@@ -17,9 +17,10 @@ import pytest
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.codes import CallFailed, Code, Outcome
 from sidecar.rails.endpoint.contracts import DELIVERY, DELIVERY_ENDPOINT
-from sidecar.rails.endpoint.serve import Called, EndpointServer
+from sidecar.rails.endpoint.serve import EndpointServer
 from sidecar.rails.names import endpoint, headers
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.principals import Lifecycle, Principal
@@ -119,7 +120,7 @@ async def test_nothing_that_is_sent_ends_the_serving(tmp_path: Path, form: Form)
         await until(lambda: len(alice.answers) == 14)
         assert [answer["ok"] for answer in alice.answers[11:]] == [True] * 3
         assert len(served.called) == 4
-        assert {called.lifecycle.principal.dot for called in served.called} == {"local.alice"}
+        assert {called.caller.principal.dot for called in served.called} == {"local.alice"}
 
 
 @pytest.mark.req("C13.2-14", "C13.2-45")
@@ -142,7 +143,7 @@ async def test_every_instance_hears_the_rail_of_all_and_one_alone_its_own(tmp_pa
 async def test_a_call_under_way_when_the_broker_dies_has_an_unknown_outcome_at_once(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async def waits(called: Called) -> Any:
+    async def waits(called: Call) -> Any:
         if begun.is_set():
             return {"durable": True}
         begun.set()
@@ -184,7 +185,7 @@ async def test_a_rail_that_the_broker_takes_away_is_tried_again(tmp_path: Path) 
             # Renewed at once until the rails are back.
             return Credentials(format_creds(token, key), clock() + (300 if minted > 2 else 2))
 
-        async def join(called: Called) -> Any:
+        async def join(called: Call) -> Any:
             return {"durable": True}
 
         async with await Connection.open([here.broker.url], mint, policy=QUICK) as connection, here.caller() as one:

@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection.kv import KeyValue
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DELIVERY
-from sidecar.rails.endpoint.serve import Called
 from sidecar.rails.messaging.frames import read_frame
 from sidecar.rails.names import api, buckets, headers, streams, subjects
 from sidecar.rails.planes.delivery.anycast_desk import AnycastDesk
@@ -44,7 +44,7 @@ class Desk:
 
     async def ask(self, command: str, actor: str, deadline_ms: int | None = None, **args: JsonValue) -> Any:
         """The answer, which keeps its contract and can be said in JSON."""
-        called = Called(life(actor), actor, args or None, "q", deadline_ms)
+        called = Call(life(actor), actor, args or None, "q", deadline_ms)
         contract = DELIVERY[command]
         assert contract.input.check(args or ({} if command.startswith("read") else None)) is None
         async with asyncio.timeout(EVENT_SECONDS):

@@ -22,8 +22,9 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection.kv import KeyValue
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.contracts import DELIVERY
-from sidecar.rails.endpoint.serve import Called, EndpointServer
+from sidecar.rails.endpoint.serve import EndpointServer
 from sidecar.rails.envelopes.receive import Reason, Rejected, Source, receive
 from sidecar.rails.messaging.durables import Durable, judge
 from sidecar.rails.messaging.intake import RawIntake
@@ -238,7 +239,7 @@ async def test_no_redirected_read_is_a_record_of_a_bucket(main: Town) -> None:
 async def test_no_redirected_read_is_a_request_of_an_endpoint(main: Town) -> None:
     served: list[JsonValue] = []
 
-    async def handler(called: Called) -> JsonValue:
+    async def handler(called: Call) -> JsonValue:
         served.append(called.args)
         return {"takes": True}
 

@@ -98,11 +98,6 @@ class Call:
         self._deadline, self._emits = deadline, emits
 
     @property
-    def lifecycle(self) -> Lifecycle:
-        """The caller."""
-        return self.caller
-
-    @property
     def seconds_left(self) -> float:
         """Until the handler is cancelled; never negative, infinite without a bound."""
         if self._deadline is None:

@@ -21,7 +21,7 @@ from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, Stopped, Subscription, SubscriptionClosed
 from sidecar.rails.connection import Fault as Broken
-from sidecar.rails.endpoint.call import Authorize, Call, Handler
+from sidecar.rails.endpoint.call import Authorize, Handler
 from sidecar.rails.endpoint.contracts import DESCRIBE, Contracts
 from sidecar.rails.endpoint.events import Emitter, Event
 from sidecar.rails.endpoint.judge import Serving
@@ -50,8 +50,6 @@ _TAKEN_AWAY: Final = frozenset(
 )
 """Ends of a connection after which its holder has no right to serve any more."""
 
-Called = Call
-"""What a handler is given."""
 Status = Callable[[str], Awaitable[None]]
 """Told ``ready``, ``draining`` and ``exited``: the states of the instance's record (C13.7-61)."""
 

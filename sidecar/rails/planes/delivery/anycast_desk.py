@@ -22,9 +22,9 @@ from sidecar.base.strictjson import JsonValue, canonical
 from sidecar.rails.connection import ConnectionFault, NotConnected, Stopped
 from sidecar.rails.connection.kv import KeyExists, KeyValue, Unreadable, WrongRevision
 from sidecar.rails.connection.publishing import StoreRefused, store
+from sidecar.rails.endpoint.call import Call, Handler
 from sidecar.rails.endpoint.codes import Code as EndpointCode
 from sidecar.rails.endpoint.codes import Outcome, Refusal
-from sidecar.rails.endpoint.serve import Called, Handler
 from sidecar.rails.envelopes.message import DataPart, EndpointRef, Message, TextPart, encode, message_headers
 from sidecar.rails.names import InvalidName, Principal, api, buckets, streams, subjects
 from sidecar.rails.names.headers import ANYCAST_NOTICE, carries_provenance
@@ -242,13 +242,13 @@ class AnycastDesk:
             "anycast-takes": self._takes,
         }
 
-    async def _asked_status(self, called: Called) -> JsonValue:
-        return await self.status(called.lifecycle.principal, *_request_of(called.args))
+    async def _asked_status(self, called: Call) -> JsonValue:
+        return await self.status(called.caller.principal, *_request_of(called.args))
 
-    async def _asked_cancel(self, called: Called) -> JsonValue:
-        return await self.cancel(called.lifecycle.principal, *_request_of(called.args))
+    async def _asked_cancel(self, called: Call) -> JsonValue:
+        return await self.cancel(called.caller.principal, *_request_of(called.args))
 
-    async def _takes(self, called: Called) -> JsonValue:
+    async def _takes(self, called: Call) -> JsonValue:
         return {"takes": True}
 
     async def epoch_or_refusal(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sidecar.rails.endpoint.serve import Handler
+from sidecar.rails.endpoint.call import Handler
 from sidecar.rails.planes.delivery.acl import Acl
 from sidecar.rails.planes.delivery.catchup import CatchUp
 from sidecar.rails.planes.delivery.channels import Channels

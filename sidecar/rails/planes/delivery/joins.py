@@ -17,8 +17,8 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import ConnectionFault
 from sidecar.rails.connection.kv import KeyExists, KeyValue, Unreadable, WrongRevision
 from sidecar.rails.connection.publishing import StoreRefused
+from sidecar.rails.endpoint.call import Call, Handler
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
-from sidecar.rails.endpoint.serve import Called, Handler
 from sidecar.rails.names import buckets, streams
 from sidecar.rails.names.buckets import member_key
 from sidecar.rails.names.errors import InvalidName
@@ -83,11 +83,11 @@ class MembershipDesk:
 
     # ---- join ----
 
-    async def join(self, called: Called) -> JsonValue:
+    async def join(self, called: Call) -> JsonValue:
         """``{channel, joinCursor}`` -> ``{durable, reason?, generation?}``."""
         try:
-            async with self._unfenced(called.lifecycle):
-                row, outcome = await self._joined(called.lifecycle, *_channel_and(called.args, "joinCursor"))
+            async with self._unfenced(called.caller):
+                row, outcome = await self._joined(called.caller, *_channel_and(called.args, "joinCursor"))
         except Shortfall as short:
             self._count("joins", short.outcome)
             return {"durable": False, "reason": short.reason}
@@ -178,12 +178,12 @@ class MembershipDesk:
 
     # ---- leave ----
 
-    async def leave(self, called: Called) -> JsonValue:
+    async def leave(self, called: Call) -> JsonValue:
         """``{channel, generation}`` -> ``{channel, alreadyLeft?}``."""
         try:
-            async with self._unfenced(called.lifecycle):
+            async with self._unfenced(called.caller):
                 channel, generation = _channel_and(called.args, "generation")
-                left = await self._left(called.lifecycle, channel, generation)
+                left = await self._left(called.caller, channel, generation)
         except _Refused as refused:
             self._count("leaves", refused.outcome)
             raise refused.refusal from None
@@ -208,20 +208,20 @@ class MembershipDesk:
 
     # ---- lists ----
 
-    async def list(self, called: Called) -> JsonValue:
+    async def list(self, called: Call) -> JsonValue:
         """The caller's own memberships that have not been left."""
         try:
             await self._members.current()
         except Behind as error:
             raise Refusal(Code.UNAVAILABLE, str(error), Outcome.NOT_EXECUTED) from error
-        rows = [row for row in self._members.of(called.lifecycle) if row.open]
+        rows = [row for row in self._members.of(called.caller) if row.open]
         return {
             "memberships": [
                 {"channel": row.channel, "generation": row.generation, "activated": row.activated} for row in rows
             ]
         }
 
-    async def inventory(self, called: Called) -> JsonValue:
+    async def inventory(self, called: Call) -> JsonValue:
         """Every row of a lifecycle that ends, tombstones too. From here on it joins and leaves nothing (CD-07), and the
         read begins when what is under way has finished (CD-08). It waits behind nothing else (CD-09)."""
         arguments = called.args if isinstance(called.args, Mapping) else {}

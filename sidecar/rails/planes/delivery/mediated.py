@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from sidecar.base.strictjson import JsonError, JsonValue, parse
 from sidecar.rails.connection import ConnectionFault, NoResponders
 from sidecar.rails.connection.kv import Entry, KeyValue, Unreadable
+from sidecar.rails.endpoint.call import Call, Handler
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import MAX_PAGE
-from sidecar.rails.endpoint.serve import Called, Handler
 from sidecar.rails.messaging.frames import FRAME_MARGIN, HEADER_BYTES, Frame, frame_value, most_in_answer
 from sidecar.rails.names import InvalidName, Lifecycle, acks, buckets, consumers, headers, streams
 from sidecar.rails.names.tokens import GRAMMARS
@@ -110,14 +110,14 @@ class Mediated:
 
     # ---- durable sources ----
 
-    async def fetch(self, called: Called) -> JsonValue:
+    async def fetch(self, called: Call) -> JsonValue:
         """Copies of one durable source of the caller; empty when none came in time. Raises Refusal."""
         args = _members(called.args)
         source, role = _source(args)
-        durable = await self._durable(called.lifecycle, source, role)
+        durable = await self._durable(called.caller, source, role)
         seconds = _wait(int(args["waitMs"]), called.deadline_ms)
         begun = self._plane.clock().mono
-        session, reader = args.get("session", ""), Reader(durable, called.lifecycle)
+        session, reader = args.get("session", ""), Reader(durable, called.caller)
         turn = self._sessions.spoke(reader, session, begun) if session else 0
         try:
             frames = await self._puller.gather(durable, int(args["batch"]), seconds, BATCH_BYTES)
@@ -128,7 +128,7 @@ class Mediated:
         self._plane.metrics.histogram("delivery_fetch_seconds", source).observe(self._plane.clock().mono - begun)
         if role and frames and seconds:  # it waited: the row may say something else now
             try:
-                await self._holding(called.lifecycle, role)
+                await self._holding(called.caller, role)
             except Refusal:
                 await self._give_back(durable, frames)
                 raise
@@ -179,17 +179,17 @@ class Mediated:
             except ConnectionFault:
                 return
 
-    async def settle(self, called: Called) -> JsonValue:
+    async def settle(self, called: Call) -> JsonValue:
         """Ack, nak, end or renew copies of the caller's own durable; true for each that the broker has confirmed.
 
         Whoever asks again after a lost answer settles nothing twice. Raises Refusal.
         """
         args = _members(called.args)
         source, role = _source(args)
-        durable = await self._durable(called.lifecycle, source, role)
+        durable = await self._durable(called.caller, source, role)
         items, now = args["items"], self._plane.clock().mono
         if session := args.get("session"):
-            reader = Reader(durable, called.lifecycle)
+            reader = Reader(durable, called.caller)
             if args.get("end"):
                 self._sessions.ended(reader, session)
             else:
@@ -249,13 +249,13 @@ class Mediated:
 
     # ---- reads of what everybody may see ----
 
-    async def read_history(self, called: Called) -> JsonValue:
+    async def read_history(self, called: Call) -> JsonValue:
         """Posts of one concrete channel within the caller's current read list, oldest first (C8-28). Raises Refusal."""
         args = _members(called.args)
         channel = args["channel"]
         if not GRAMMARS["channel"].accepts(channel):
             raise Refusal(Code.BAD_REQUEST, "history is read of one concrete channel", Outcome.NOT_EXECUTED)
-        await self._reading(called.lifecycle, channel)
+        await self._reading(called.caller, channel)
         try:
             page = await self._history.read(
                 channel,
@@ -268,7 +268,7 @@ class Mediated:
         except _TROUBLE as error:
             raise self._unavailable(error) from None
         if page.frames:  # it may have waited for its turn: the row may say something else now
-            await self._reading(called.lifecycle, channel)
+            await self._reading(called.caller, channel)
         shown: list[JsonValue] = []
         left, complete = self._answer_bytes, page.complete
         for frame in page.frames:
@@ -281,11 +281,11 @@ class Mediated:
         self._plane.metrics.counter("delivery_history_frames").inc(len(shown))
         return {"frames": shown, "frontier": page.frontier, "complete": complete}
 
-    async def read_registry(self, called: Called) -> JsonValue:
+    async def read_registry(self, called: Call) -> JsonValue:
         """A page of the channel registry, in the order of its keys. Raises Refusal."""
         defaults_key = buckets.CHANNEL_DEFAULTS.build()
         after = _members(called.args).get("after", "")
-        entries = await self._all(self._registry, called.lifecycle, after)
+        entries = await self._all(self._registry, called.caller, after)
         defaults = entries.pop(defaults_key, None)
 
         def shown(entry: Entry) -> dict[str, JsonValue] | None:
@@ -294,7 +294,7 @@ class Mediated:
 
         page, following = self._page(entries, after, shown)
         if following is None:
-            self._registry.ended(called.lifecycle)
+            self._registry.ended(called.caller)
         value: dict[str, JsonValue] = {
             "defaults": None if defaults is None else self._config(defaults),
             "channels": page,
@@ -312,7 +312,7 @@ class Mediated:
         self._plane.metrics.counter("delivery_registry_invalid").inc()
         return None
 
-    async def read_roster(self, called: Called) -> JsonValue:
+    async def read_roster(self, called: Call) -> JsonValue:
         """A page of the presence records as they are stored; the reader judges them (C6-46). Raises Refusal."""
 
         def shown(entry: Entry) -> dict[str, JsonValue]:
@@ -320,9 +320,9 @@ class Mediated:
             return {"key": entry.key, "value": value, "revision": entry.revision, "timeMs": entry.time_ms}
 
         after = _members(called.args).get("after", "")
-        page, following = self._page(await self._all(self._roster, called.lifecycle, after), after, shown)
+        page, following = self._page(await self._all(self._roster, called.caller, after), after, shown)
         if following is None:
-            self._roster.ended(called.lifecycle)
+            self._roster.ended(called.caller)
         value: dict[str, JsonValue] = {"entries": page}
         return value if following is None else {**value, "next": following}
 
@@ -352,11 +352,11 @@ class Mediated:
 
     # ---- small reads ----
 
-    async def task_epoch(self, called: Called) -> JsonValue:
+    async def task_epoch(self, called: Call) -> JsonValue:
         """The creation time of the task stream, for the takes of a holder (C8.1-06). Raises Refusal."""
         return {"epoch": await self._epoch()}
 
-    async def lease_holder(self, called: Called) -> JsonValue:
+    async def lease_holder(self, called: Call) -> JsonValue:
         """Whose notices are notices (C8.1-47); no member when nobody holds the lease. Raises Refusal."""
         try:
             entry = await self._leases.get(buckets.DELIVERY_LEASE.build(shard=0))

@@ -238,6 +238,7 @@ async def _registered(
             endpoint.surface,
             endpoint.artifacts,
             authority(site.root, site.name, endpoint.name, owner),
+            endpoint.reserved,
         )
         try:
             async with _doors(site) as doors:

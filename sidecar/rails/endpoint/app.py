@@ -76,7 +76,7 @@ class Endpoint:
         ``revision`` is that of its clusters. Raises InvalidName."""
         self.name = ENDPOINT_NAME.check(name)
         self.protocol, self.public, self.endpoint_type = protocol, public, endpoint_type
-        self._reserved, self._revision = tuple(owner_reserved), revision
+        self.reserved, self._revision = tuple(owner_reserved), revision
         self._default = name if "." in name else f"{_OWN_CLUSTER}.{name}"
         self._groups: dict[str, _Group] = {}
         self._surface: Surface | None = None
@@ -193,7 +193,7 @@ class Endpoint:
                 for urn, group in self._groups.items()
             )
             surface = Surface(clusters, self.protocol)
-            surface.check(self._reserved)
+            surface.check(self.reserved)
             self._surface = surface
         return self._surface
 

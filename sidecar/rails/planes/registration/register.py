@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nats.aio.client import Client
-
 from sidecar.base.strictjson import canonical
 from sidecar.rails.endpoint.artifacts import ContractInvalid
 from sidecar.rails.endpoint.clusters import GOVERNED, Surface
@@ -36,7 +34,8 @@ from sidecar.rails.space.keys import read_key
 @dataclass(frozen=True)
 class Wanted:
     """What is to be registered. ``artifacts`` are all documents of the surface by digest, schemas included;
-    ``authority`` is the revision of the claim behind the name (0: the operator's own)."""
+    ``authority`` is the revision of the claim behind the name (0: the operator's own), ``reserved`` are command names
+    of composites that the endpoint owns (OPEN C13.2-a)."""
 
     place: Place
     lifecycle: Lifecycle
@@ -44,6 +43,7 @@ class Wanted:
     surface: Surface
     artifacts: Mapping[str, bytes]
     authority: int = 0
+    reserved: tuple[str, ...] = ()
 
     @property
     def form(self) -> Form:
@@ -248,7 +248,7 @@ def check_surface(wanted: Wanted) -> None:
     """That the surface may be registered and the record says it (C13.6-95..C13.6-97). Raises RegistrationRefused."""
     spec = wanted.spec
     try:
-        wanted.surface.check(virtual=spec.activation is not None)
+        wanted.surface.check(wanted.reserved, virtual=spec.activation is not None)
     except ContractInvalid as error:
         raise RegistrationRefused(str(error), Code.CONTRACT_INVALID) from None
     if (spec.cluster_digests, spec.protocol) != wanted.form or spec.endpoint != wanted.place.endpoint:
@@ -259,6 +259,3 @@ def check_surface(wanted: Wanted) -> None:
     digests |= {event.schema_digest for event in wanted.surface.events.values()}
     if missing := (digests | set(spec.cluster_digests)) - wanted.artifacts.keys():
         raise RegistrationRefused(f"{min(missing)} is not among the artifacts", Code.CONTRACT_INVALID)
-
-
-__all__ = ["Client", "Registered", "Wanted", "check_surface", "register"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -48,7 +49,8 @@ def test_a_gate_has_these_bytes_and_is_read_back_from_them() -> None:
 def spoilt(gate: bytes) -> list[bytes]:
     value = parse(gate)
     assert isinstance(value, dict)
-    changes: list[dict[str, JsonValue]] = [{**value, name: wrong} for name in value for wrong in (None, True, [], -1)]
+    wrongs: list[JsonValue] = [None, True, [], -1]
+    changes: list[dict[str, JsonValue]] = [{**value, name: wrong} for name in value for wrong in wrongs]
     changes += [{name: one for name, one in value.items() if name != gone} for gone in value]
     changes.append({**value, "more": 1})
     return [canonical(change) for change in changes]
@@ -83,7 +85,7 @@ def test_every_transition_that_is_not_in_the_table_is_refused(kind: Intent, stat
         with pytest.raises(InvalidGate):
             replace(OPEN, state=state, op=own)
         return
-    steps = {
+    steps: dict[str, tuple[Callable[[], Gate], bool]] = {
         "freeze": (lambda: gate.frozen(own), state is GateState.OPEN and kind is not Intent.ACTIVATION),
         "reopen": (lambda: gate.reopened(own), state is GateState.FROZEN and kind is not Intent.RETIREMENT),
         "retire": (

@@ -84,7 +84,7 @@ def test_no_other_shape_is_a_head() -> None:
         {**value, name: wrong} for name in value for wrong in (None, True, 2, "x", [1], {"x": 1})
     ]
     changes += [{name: one for name, one in value.items() if name != gone} for gone in value]
-    changes += [{**value, "more": 1}, [], None, {**value, "holds": {"short": value["holds"][ONE]}}]  # type: ignore[index, call-overload]
+    changes += [{**value, "more": 1}, [], None, {**value, "holds": {"short": value["holds"][ONE]}}]
     for change in changes:
         with pytest.raises(InvalidHead):
             Head.decode(canonical(change))

@@ -131,6 +131,6 @@ def test_epoch_zero_is_an_epoch() -> None:
 def test_bytes_and_subjects_of_strangers_raise_nothing_else(data: bytes, subject: str) -> None:
     for call, args in ((read_report, (data,)), (writer_of, ("main", subject))):
         try:
-            call(*args)  # type: ignore[operator]
+            call(*args)
         except WriteRefused:
             continue

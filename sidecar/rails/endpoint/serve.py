@@ -45,9 +45,7 @@ CLOSE_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 30.0
 AGAIN_SECONDS: Final = 5.0
 """Until a rail that the broker does not let us subscribe is tried again."""
-_TAKEN_AWAY: Final = frozenset(
-    (Broken.REVOKED, Broken.CREDENTIALS_REFUSED, Broken.AUTHORIZATION, Broken.EXPIRED, Broken.CREDENTIALS)
-)
+_TAKEN_AWAY: Final = frozenset((Broken.REVOKED, Broken.CREDENTIALS_REFUSED, Broken.AUTHORIZATION, Broken.EXPIRED))
 """Ends of a connection after which its holder has no right to serve any more."""
 
 Status = Callable[[str], Awaitable[None]]

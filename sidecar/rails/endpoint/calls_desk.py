@@ -32,6 +32,8 @@ from sidecar.rails.names import headers
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.tokens import endpoint_token
 
+LEAST_SECONDS: Final = 0.001
+"""The shortest deadline of a request."""
 REGISTRY: Final = "registry"
 MOST_PLANS: Final = 1_024
 MOST_EPOCHS: Final = 4_096
@@ -175,7 +177,7 @@ class Desk:
     def left(self, until: float) -> float:
         """Seconds until a deadline. CallFailed when there is no millisecond left."""
         left = until - asyncio.get_running_loop().time()
-        if left < 0.001:
+        if left < LEAST_SECONDS:
             raise unsent(Code.DEADLINE_EXCEEDED, "there was no time left to send")
         return left
 
@@ -332,7 +334,8 @@ class Desk:
                 found = await self.ask(plan, job.nonce, data, end, expected, instance)
                 break
             except CallFailed as error:
-                if error.code != Code.DEADLINE_EXCEEDED or end >= until:
+                # Without time for one more the last word is that of the last attempt.
+                if error.code != Code.DEADLINE_EXCEEDED or loop.time() + LEAST_SECONDS >= until:
                     raise named(error, endpoint, DESCRIBE, job.id) from None
             except CallError as error:
                 raise named(error, endpoint, DESCRIBE, job.id) from None

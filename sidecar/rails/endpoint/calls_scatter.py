@@ -58,7 +58,7 @@ class _Run:
         """A reply of whichever instance. It may not raise: it runs where the connection reads."""
         told: Answer | CallError
         try:
-            told = answer(self.expected, data, found, None)
+            told = answer(self.expected, data, found, self.desk.epochs.get((found.endpoint, found.instance)))
         except CallError as error:
             told = error
             error.endpoint, error.command, error.id = self.expected[:3]

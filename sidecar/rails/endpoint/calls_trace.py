@@ -15,7 +15,9 @@ ENTROPY_BYTES: Final = TRACE_BYTES + SPAN_BYTES
 _PARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?:-.*)?"
 )
-_CARRIED: Final = ("tracestate", "baggage")
+_CARRIED: Final = {"tracestate": 512, "baggage": 8_192}
+"""What goes along, and its most bytes; longer ones and those with control characters are dropped, as W3C wants."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def begun(entropy: str) -> str:
@@ -39,8 +41,16 @@ def carried_on(correlation: Mapping[str, str] | None, entropy: str) -> Mapping[s
         return {"traceparent": begun(entropy)}
     known = _PARENT.fullmatch(correlation.get("traceparent", "")) is not None
     # A tracestate belongs to its traceparent; without one it says nothing.
-    kept = {name: correlation[name] for name in _CARRIED if name in correlation and (known or name == "baggage")}
+    kept = {
+        name: correlation[name]
+        for name, most in _CARRIED.items()
+        if name in correlation and (known or name == "baggage") and _may_go_along(correlation[name], most)
+    }
     return {"traceparent": child(correlation.get("traceparent"), entropy), **kept}
+
+
+def _may_go_along(text: str, most: int) -> bool:
+    return len(text.encode("utf-8", "replace")) <= most and _CONTROL.search(text) is None
 
 
 def _unlike_zero(text: str) -> str:

@@ -42,6 +42,9 @@ def test_state_and_baggage_are_carried_on_and_state_only_with_its_parent() -> No
         "traceparent": trace.begun(DRAWN),
         "baggage": "k=v",
     }
+    for bad in ("x" * 8_193, "a\nb", "\x7f"):
+        assert "baggage" not in trace.carried_on({**given_on, "baggage": bad}, DRAWN)
+    assert "tracestate" not in trace.carried_on({**given_on, "tracestate": "ü" * 257}, DRAWN)
     assert trace.carried_on({}, DRAWN) == {"traceparent": trace.begun(DRAWN)}
 
 

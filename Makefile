@@ -66,7 +66,7 @@ $(INTEROP)/node_modules/.package-lock.json: $(INTEROP)/package-lock.json
 	npm ci --prefix $(INTEROP) --silent --no-audit --no-fund
 	@touch $@
 
-interop: build $(INTEROP)/node_modules/.package-lock.json ## messaging with a foreign member: the stock NATS JavaScript client (needs Node.js)
+interop: build $(INTEROP)/node_modules/.package-lock.json ## messaging and endpoints with the stock NATS JavaScript client (needs Node.js)
 	@mkdir -p build
 	$(PY) -m pytest --junitxml build/junit-interop.xml -o addopts="-q -ra --strict-markers -p no:cacheprovider" $(ARGS) $(INTEROP)
 

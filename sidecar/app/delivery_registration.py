@@ -21,7 +21,7 @@ from sidecar.rails.endpoint.call import Call
 from sidecar.rails.names.principals import LOCAL_OWNER
 from sidecar.rails.planes.delivery.compose import delivery_endpoint, served
 from sidecar.rails.planes.delivery.daemon import wait_after
-from sidecar.rails.planes.registration.faults import RegistrationRefused
+from sidecar.rails.planes.registration.faults import Conflict, RegistrationRefused, Unverified
 from sidecar.rails.space.grants import GrantRefused
 from sidecar.rails.space.holder import Form
 
@@ -46,15 +46,15 @@ async def registered(
         except BrokerAway:
             await asyncio.sleep(AGAIN_SECONDS)
             continue
-        except (RegistrationRefused, GrantRefused, UnsafeFile) as error:
+        except (SpaceFailed, TimeoutError, Unverified, Conflict) as error:
             problem: Exception = error
-            break
-        except (SpaceFailed, TimeoutError) as error:
-            problem = error
             failures += 1
             if failures >= TRIES:
                 break
             await asyncio.sleep(wait_after(failures))
+        except (RegistrationRefused, GrantRefused, UnsafeFile) as error:
+            problem = error
+            break
     metrics.counter("delivery_unregistered").inc()
     log.error("delivery_unregistered", space=space, problem=told(problem))
     return None

@@ -22,9 +22,12 @@ from sidecar.rails.endpoint.identity import Identity
 from sidecar.rails.endpoint.serve import EndpointServer
 from sidecar.rails.endpoint.view import RegistryMappings, RegistryView
 from sidecar.rails.planes.delivery.daemon import wait_after
+from sidecar.rails.planes.registration.faults import Conflict, Unverified
 from sidecar.rails.planes.registration.report import report_status
 
 DRAIN_SECONDS: Final = 5.0
+CONFLICTS: Final = 6
+"""Registrations in a row that lost against another one, after which it is said instead of tried again."""
 
 
 class InstanceEnded(Exception):  # noqa: N818 - what happened
@@ -82,8 +85,9 @@ class Instance:
             hosted.close()
 
     async def _registered(self) -> Hosted:
-        """Register, as often as it takes while the broker is away."""
-        failures = 0
+        """Register, as often as it takes while the broker is away or cannot show that the predecessor is gone. Others
+        that register at the same time are given way to for a while."""
+        failures = conflicts = 0
         while True:
             try:
                 return await host(
@@ -95,8 +99,11 @@ class Instance:
                     instance=self._wanted,
                     metrics=self._metrics,
                 )
-            except SpaceFailed as error:
+            except (SpaceFailed, Unverified, Conflict) as error:
                 failures += 1
+                conflicts = conflicts + 1 if isinstance(error, Conflict) else 0
+                if conflicts >= CONFLICTS:
+                    raise
                 self._problem = told(error)
                 self._log.warning("endpoint_not_registered", endpoint=self._endpoint.name, problem=self._problem)
                 await asyncio.sleep(wait_after(failures))

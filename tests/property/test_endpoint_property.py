@@ -51,6 +51,7 @@ def check(data: bytes, at: str) -> None:
         answer = decode_reply(encode_refusal(verdict.id, verdict.refusal))
         assert answer.error is not None
     else:
+        assert isinstance(verdict, Accepted)
         assert verdict.contract.input.check(verdict.args) is None
         assert verdict.request.sender.id == "local.alice"
         assert (verdict.reply is None) is not verdict.request.reply_expected

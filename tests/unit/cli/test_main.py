@@ -71,7 +71,7 @@ def test_every_command_that_answers_can_answer_in_json() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     }
     # The ready line of what keeps running is JSON anyway; the example is a file.
-    assert without == {"serve", "delivery", "bridge", "witness serve", "ep serve", "dev", "config example"}
+    assert without == {"serve", "delivery", "registry", "bridge", "witness serve", "ep serve", "dev", "config example"}
 
 
 def test_every_command_tells_its_exit_codes() -> None:

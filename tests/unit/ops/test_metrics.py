@@ -49,6 +49,7 @@ def test_no_label_could_carry_a_name_of_a_client_or_an_object() -> None:
     labels = {label.name for metric in CATALOGUE for label in metric.labels}
     assert labels == {
         "version", "python", "direction", "type", "outcome", "state", "reason", "kind", "code", "resource",
+        "verb", "class",
     }  # fmt: skip
 
 

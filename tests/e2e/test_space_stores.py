@@ -11,7 +11,7 @@ import pytest
 from sidecar.rails.names import buckets
 from sidecar.rails.space.holder import Profile
 from sidecar.rails.space.layout import Limits, configurations
-from sidecar.rails.space.provision import WrongShape, provision
+from sidecar.rails.space.provision import WrongShape, check_floors, provision
 from tests.e2e.space_broker import EVENT_SECONDS, User
 from tests.e2e.space_members import SPACE
 from tests.e2e.test_space_provision import account, ask, root
@@ -111,6 +111,26 @@ async def test_a_space_that_was_made_before_gets_what_is_missing(tmp_path: Path)
             for name in messaging:
                 await ask(hand, f"$JS.API.STREAM.CREATE.{name}", every[name])
         assert await provision(user.client, SPACE) == [name for name in every if name not in messaging]
+
+
+@pytest.mark.req("C13.8-49", "C13.8-44")
+async def test_no_endpoint_is_let_serve_over_a_store_below_its_floors(tmp_path: Path) -> None:
+    async with account(tmp_path) as space, space.member(Profile.PROVISIONER, "p") as (user, _):
+        await provision(user.client, SPACE)
+        async with root(space) as hand, space.member(Profile.REGISTRAR, "r") as (registrar, _):
+            await check_floors(registrar.client, SPACE)
+            config = configurations(SPACE, Limits())["EPR_main"]
+            for age, fine in ((3600 * 10**9, False), (2 * 86_400 * 10**9, True)):
+                await ask(hand, "$JS.API.STREAM.UPDATE.EPR_main", {**config, "max_age": age})
+                if fine:
+                    await check_floors(registrar.client, SPACE)
+                else:
+                    with pytest.raises(WrongShape) as caught:
+                        await check_floors(registrar.client, SPACE)
+                    assert list(caught.value.faults) == ["EPR_main"]
+            await ask(hand, "$JS.API.STREAM.DELETE.EPE_main")
+            with pytest.raises(WrongShape, match="missing"):
+                await check_floors(registrar.client, SPACE)
 
 
 _CONTROL = [

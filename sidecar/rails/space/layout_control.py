@@ -55,6 +55,8 @@ BUCKETS: Final[Mapping[Bucket, Mapping[str, Any]]] = {
     buckets.ACCEPTED: {**_ISSUED, "allow_direct": True},
     buckets.ADMISSION: _KV,
 }
+WRITTEN: Final = (streams.EPE, streams.EPR, streams.EPT_REQ, streams.EPC)
+"""Streams that hold what a serving endpoint writes, and what it is judged by."""
 LEADER_ONLY: Final = (buckets.AUTH, buckets.ISSUED, buckets.ADMISSION)
 """Buckets that no replica answers for."""
 

@@ -9,6 +9,7 @@ from sidecar.rails.names import api, buckets, consumers, planes, streams
 from sidecar.rails.names.buckets import Bucket
 from sidecar.rails.names.template import Template
 from sidecar.rails.space.holder import Holder, Profile
+from sidecar.rails.space.layout_control import WRITTEN
 from sidecar.rails.space.rows import Row, Values, calls, constant, grant, keys_of, single, space_of
 
 SERVICE_KIND = "svc"
@@ -101,6 +102,8 @@ def registrar_rows() -> Iterator[Row]:
     yield from _leader("C13.9-M67", held, buckets.RECORDS)
     yield from _leader("C13.9-M36", held, buckets.AUTH)
     yield _filtered("C13.9-M23", held, streams.EPC, _artifacts)
+    # That no store is below the floors of an endpoint, before it is let serve.
+    yield from calls("C13.8-49", held, WRITTEN, api.STREAM_INFO)
 
 
 def issuer_rows() -> Iterator[Row]:

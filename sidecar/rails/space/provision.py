@@ -16,6 +16,7 @@ from sidecar.rails.names.principals import Lifecycle
 from sidecar.rails.space.asking import BrokerRefused as BrokerRefused
 from sidecar.rails.space.asking import ask
 from sidecar.rails.space.layout import Limits, configurations, drift, durable_drift, durables
+from sidecar.rails.space.layout_control import WRITTEN
 
 _NOT_FOUND: Final = 10059
 _NO_CONSUMER: Final = 10014
@@ -93,6 +94,23 @@ async def dm_frontier(client: Client, space: str, lifecycle: Lifecycle, *, secon
     if type(start) is not int:
         raise WrongShape({name: ["it does not say where it starts"]})
     return start - 1
+
+
+async def check_floors(client: Client, space: str, *, seconds: float = 10.0) -> None:
+    """That what an endpoint writes is kept as long as its readers are told (C13.8-49): its events, record writes and
+    timer requests, and its contracts. Raises WrongShape, BrokerRefused, nats.errors.TimeoutError.
+
+    ``client`` may ask for the shape of these streams: the grants of ``registrar`` or ``provisioner``.
+    """
+    faults = {}
+    for stream in WRITTEN:
+        name = stream.stream(space)
+        found = await _info(client, name, seconds)
+        differences = ["it is missing; run: sidecar space create"] if found is None else drift(space, name, found)
+        if differences:
+            faults[name] = differences
+    if faults:
+        raise WrongShape(faults)
 
 
 async def shape(client: Client, space: str, *, seconds: float = 10.0) -> dict[str, list[str] | None]:

@@ -52,6 +52,7 @@ PUBLISHES = {
         "$KV.cotal_records_main.svc.*.*.*", "$KV.cotal_records_main.govern.*",
         "$KV.cotal_records_main.policy.*.*", "$KV.cotal_auth_main.epgate.*.*", "$KV.cotal_auth_main.epcred.*.*.*",
         "$KV.cotal_auth_main.eprepair.*.*", "$KV.cotal_auth_main.stage.>",
+        *(f"{JS}.STREAM.INFO.{one}_main" for one in ("EPE", "EPR", "EPT_REQ", "EPC")),
     },
     Profile.ISSUER: {
         f"{JS}.INFO", *leader(ISSUED, ACCEPTED), f"{JS}.STREAM.MSG.GET.{AUTH}", "$KV.cotal_issued_main.>",

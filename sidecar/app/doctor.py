@@ -42,7 +42,7 @@ from sidecar.rails.planes.delivery.lease import InvalidLease, LeaseRow
 from sidecar.rails.planes.registration.census import servers_of
 from sidecar.rails.planes.registration.eviction import ask_all
 from sidecar.rails.space.asking import BrokerRefused, ask
-from sidecar.rails.space.claims import MAX_TOKEN_BYTES, AccountClaims, InvalidToken, Token, decode
+from sidecar.rails.space.claims import MAX_ACCOUNT_BYTES, AccountClaims, InvalidToken, Token, decode
 from sidecar.rails.space.creds import Creds, InvalidCreds, format_creds, read_creds
 from sidecar.rails.space.holder import Holder, Profile
 from sidecar.rails.space.reading import with_listing
@@ -217,7 +217,7 @@ class _Doctor:
 
     def _kept(self, info: SpaceInfo) -> Token:
         """The account's token on disk."""
-        return decode(read_private(self._directory(info) / "account.jwt", MAX_TOKEN_BYTES).decode("ascii"), "account")
+        return decode(read_private(self._directory(info) / "account.jwt", MAX_ACCOUNT_BYTES).decode("ascii"), "account")
 
     def _trust(self, info: SpaceInfo) -> SpaceTrust:
         return SpaceTrust.open(self._directory(info), info.name, os.urandom)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -32,7 +33,7 @@ from sidecar.rails.names.tokens import GRAMMARS
 from sidecar.rails.planes.registration import endings
 from sidecar.rails.planes.registration.barrier import Barrier, Doors, Progress
 from sidecar.rails.planes.registration.eviction import evict
-from sidecar.rails.planes.registration.faults import Denied, RegistrationRefused, Superseded
+from sidecar.rails.planes.registration.faults import Denied, RegistrationRefused, Superseded, Unverified
 from sidecar.rails.planes.registration.minting import release
 from sidecar.rails.planes.registration.naming import Place
 from sidecar.rails.planes.registration.register import Registered, Wanted
@@ -41,7 +42,7 @@ from sidecar.rails.space.creds import format_creds, write_creds
 from sidecar.rails.space.holder import Holder, Profile, Service
 from sidecar.rails.space.nkeys import KeyPair
 from sidecar.rails.space.system import barrier_permissions
-from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, TooManyRevocations, new_user
 
 CREDENTIAL_SECONDS: Final = 3600
 """Life of the credential of a process that mints its own again."""
@@ -321,21 +322,25 @@ async def _doors(site: _Site) -> AsyncIterator[Doors]:
         as_profile(site.account, site.form, site.url, Profile.LIFECYCLES) as heads,
     ):
 
-        async def gone(users: Collection[str], principal: Principal) -> None:
+        async def gone(users: Mapping[str, int], principal: Principal) -> None:
             await _evict(site, users, principal)
 
         yield Doors(registrar, publisher, heads, gone)
 
 
-async def _evict(site: _Site, users: Collection[str], principal: Principal) -> None:
+async def _evict(site: _Site, users: Mapping[str, int], principal: Principal) -> None:
     """Void the keys in the account's token, on disk first, and see that their holders are gone (C13.1-031 T3..T5)."""
     trust = site.trust
-    token = site.account.revoke(trust, users, now(), upto=FOR_GOOD, ends=now() + FILE_SECONDS)
+    try:
+        token = site.account.revoke(trust, tuple(users), now(), upto=FOR_GOOD, ends=max(users.values()))
+    except TooManyRevocations as error:
+        raise Unverified(str(error)) from None
     key = new_user(os.urandom)
     permissions = barrier_permissions(site.account.account, inboxes.INBOX.subtree(connection=key.public))
     system_token = trust.system_user("endpoint-barrier", permissions, key, now(), _BARRIER_SECONDS)
     async with connected(site.url, system_token, key) as system:
-        await evict(system, site.account.account, token, users, (principal,))
+        newest = functools.partial(site.account.account_token, trust, now())
+        await evict(system, site.account.account, token, users, (principal,), newest=newest)
     site.metrics.counter("registration_evictions").inc(len(users))
 
 

@@ -7,6 +7,7 @@ keys that never leave the process, live for minutes and hold the grants of one s
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import AsyncIterator
@@ -24,11 +25,11 @@ from sidecar.base.strictjson import canonical
 from sidecar.rails.names import buckets
 from sidecar.rails.names.tokens import GRAMMARS, space_token
 from sidecar.rails.space.broker_config import trust_section
-from sidecar.rails.space.claims import AccountClaims, decode
+from sidecar.rails.space.claims import MAX_ACCOUNT_BYTES, AccountClaims, decode
 from sidecar.rails.space.holder import Form, Profile
 from sidecar.rails.space.keys import Changed, read_key, write_key
 from sidecar.rails.space.provision import provision, shape
-from sidecar.rails.space.resolver import push_account
+from sidecar.rails.space.resolver import push_account, push_newest
 from sidecar.rails.space.trust import BrokerTrust, SpaceTrust
 
 _RECORD: Final = "space.json"
@@ -74,7 +75,7 @@ def space_info(root: Path, name: str) -> SpaceInfo:
     form = _read_form(directory)
     if form is None:
         raise SpaceFailed(f"there is no space {name}; make it with: sidecar space create {name}")
-    token = decode(read_private(directory / "account.jwt", 65536).decode("ascii", "replace"), "account")
+    token = decode(read_private(directory / "account.jwt", MAX_ACCOUNT_BYTES).decode("ascii", "replace"), "account")
     assert isinstance(token.claims, AccountClaims)
     return SpaceInfo(name, form, token.claims.subject, token.issued_at, len(token.claims.revocations))
 
@@ -95,10 +96,10 @@ async def create_space(
     ensure_private_dir(root / "spaces")
     directory = root / "spaces" / name
     account = SpaceTrust.open(directory, name, os.urandom)
-    token = account.account_token(trust, now())
+    account.account_token(trust, now())
     kept = _keep_form(directory, form)
     async with told(), system_user(trust, url) as system:
-        await push_account(system, token)
+        await push_newest(system, functools.partial(account.account_token, trust, now()))
     async with told(), as_profile(account, kept, url) as client:
         made = await provision(client, name)
         await _channel_defaults(client, name, delivery_class)
@@ -136,9 +137,10 @@ class OpenSpace:
         return self.root / "spaces" / self.name
 
     async def push(self, token: str) -> None:
-        """Make the broker know the account's new token."""
+        """Make the broker know the account's new token, or the one that has followed it on disk."""
         async with told(), system_user(self.trust, self.url) as system:
             await push_account(system, token)
+            await push_newest(system, functools.partial(self.account.account_token, self.trust, now()))
 
 
 @contextlib.asynccontextmanager

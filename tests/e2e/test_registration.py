@@ -148,6 +148,7 @@ async def test_a_class_has_one_contract_and_may_add_to_it(here: Site) -> None:
     added = await here.host(echo(NAME, "echo", "shout"), instance=YOU)
     back = await here.host()  # the earlier generation again, beside the later one
     assert (added.identity.epoch, back.identity.epoch) == (0, 1)
+    await back.minter()
     with pytest.raises(MixedContracts):
         await here.host(echo(schema=NUMBER))
     assert (await here.gate()).process_epoch == 1

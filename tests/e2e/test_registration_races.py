@@ -6,6 +6,7 @@ import asyncio
 import base64
 import stat
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.endpoint.identity import identity_of
 from sidecar.rails.names import buckets
-from sidecar.rails.planes.registration import barrier, minting
+from sidecar.rails.planes.registration import barrier, minting, publisher
 from sidecar.rails.planes.registration import register as registration
 from sidecar.rails.planes.registration.cells import write_cell
 from sidecar.rails.planes.registration.faults import Conflict
 from sidecar.rails.planes.registration.gates import CredentialRow, Gate, GateState, Intent, Op, RowState
 from sidecar.rails.planes.registration.govern import Head, Hold
 from sidecar.rails.planes.registration.naming import Place
+from sidecar.rails.planes.registration.publisher import ArtifactClash, ArtifactTooLarge
 from sidecar.rails.space.asking import ask
 from sidecar.rails.space.creds import read_creds
 from sidecar.rails.space.retire import subjects_of
@@ -164,6 +166,37 @@ async def test_a_stopped_registration_with_another_contract_is_undecided_until_i
     await set_gate(here, lambda gate: gate.reopened(gate.op or FOREIGN))
     assert (await here.host(instance=YOU)).identity.epoch == 0
     assert (await here.governance()).holds == {}
+
+
+@pytest.mark.req("C13.1-033", "C13.7-34", "C13.7-36")
+async def test_what_is_refused_behind_the_freeze_opens_the_gate_as_it_was(here: Site) -> None:
+    first = await here.host()
+    await first.minter()
+    changed = echo(NAME, "echo", "shout")
+    digest = changed.surface.digests[0]
+    async with here.hand() as hand:  # another document stands where its contract is to be
+        await hand.client.request(f"cotal.main.epc.{digest.removeprefix('sha256:')}", b'{"a":1}', timeout=EVENT_SECONDS)
+    before = await here.gate()
+    with pytest.raises(ArtifactClash):
+        await here.host(changed)
+    after = await here.gate()
+    assert after == replace(before, generation=before.generation + 1)
+    assert await here.governance() == Head()
+    assert await states(here) == [RowState.REVOKED]  # contained all the same
+    assert (await here.host()).identity.epoch == 1
+
+
+@pytest.mark.req("C13.7-34")
+async def test_a_document_that_fits_into_no_message_is_refused_before_anybody_is_hurt(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await here.host()
+    await first.minter()
+    monkeypatch.setattr(publisher, "HEADROOM", 1 << 20)
+    with pytest.raises(ArtifactTooLarge):
+        await here.host()
+    assert (await here.gate()).process_epoch == 0
+    assert (await first.minter()).text
 
 
 @pytest.mark.req("C13.7-46", "C13.8-11")

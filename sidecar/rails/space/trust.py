@@ -16,7 +16,7 @@ from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_
 from sidecar.base.secret import Secret
 from sidecar.rails.space.broker_config import MAX_MINTED_JWT_BYTES
 from sidecar.rails.space.claims import (
-    MAX_TOKEN_BYTES,
+    MAX_ACCOUNT_BYTES,
     AccountClaims,
     AccountLimits,
     InvalidToken,
@@ -43,6 +43,10 @@ _ENDS_BYTES: Final = 4 * 1024 * 1024
 _PRUNE_SECONDS: Final = 3600
 """For how long a revocation outlives the tokens that it voids: more than clocks of one space differ."""
 UNBOUNDED_ACCOUNT: Final = AccountLimits(memory_bytes=-1, disk_bytes=-1)
+
+
+class TooManyRevocations(Exception):  # noqa: N818 - a state
+    """An account's token holds no more revocations now. Those whose tokens have ended go an hour after that."""
 
 
 class BrokerTrust:
@@ -150,6 +154,7 @@ class SpaceTrust:
         It is on disk before it is returned; the broker enforces it once it is pushed. ``ends`` is when the last token
         of these users ends by itself: an hour after that their revocation is left out of the next token that is made,
         so that the account's token stays small. Without it a revocation is kept for good.
+        Raises TooManyRevocations: nothing is void then that was not before.
         """
         named = (users,) if isinstance(users, str) else tuple(users)
         with DirLock(self.directory) as lock:
@@ -206,7 +211,7 @@ class SpaceTrust:
         claims = AccountClaims(self.space, self.account, (self._signing.public,), UNBOUNDED_ACCOUNT, revocations)
         if fresh or (kept is not None and kept[1].issuer != trust.account_issuer):
             kept = None  # the second case: the broker has another operator now
-        return _kept(path, kept, claims, lambda: trust.sign_account(claims, now_for_token), lock)
+        return _kept(path, kept, claims, lambda: _bounded(trust.sign_account(claims, now_for_token)), lock)
 
     def issue(self, profile: Profile, holder: Holder, user: KeyPair, now: int, seconds: int) -> str:
         """The token of a static credential: name and tags say its principal, its rows come from the matrix (CB-119).
@@ -277,9 +282,18 @@ def new_user(entropy: Entropy) -> KeyPair:
     return KeyPair.generate(USER, entropy)
 
 
+def _bounded(token: str) -> str:
+    """A token that is too long is never written: no one could read it again."""
+    if len(token) > MAX_ACCOUNT_BYTES:
+        raise TooManyRevocations(
+            f"the account's token would have {len(token)} bytes; at most {MAX_ACCOUNT_BYTES} are read"
+        )
+    return token
+
+
 def _read_token(path: Path, kind: Kind) -> tuple[str, Token] | None:
     try:
-        text = read_private(path, MAX_TOKEN_BYTES).decode("ascii")
+        text = read_private(path, MAX_ACCOUNT_BYTES).decode("ascii")
         return text, decode(text, kind)
     except FileNotFoundError:
         return None

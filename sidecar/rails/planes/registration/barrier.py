@@ -6,7 +6,7 @@ touched, and each step is durable before the next: whatever ends a run, the next
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,8 +20,9 @@ from sidecar.rails.planes.registration.gates import CredentialRow, Gate, GateSta
 from sidecar.rails.planes.registration.naming import Place
 from sidecar.rails.space.retire import subjects_of
 
-Evict = Callable[[Collection[str], Principal], Awaitable[None]]
-"""Void these user keys and return when neither they nor the principal are connected anywhere. Raises Unverified."""
+Evict = Callable[[Mapping[str, int], Principal], Awaitable[None]]
+"""Void these user keys, each with the Unix end of its last token, and return when neither they nor the principal are
+connected anywhere. Raises Unverified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class Barrier:
     async def contain(self, now: int) -> int:
         """No credential of the instance is good, and nobody who held one is connected, on any server; how many were
         voided. Only after the freeze, so that every credential that was ever released is found (C13.1-075)."""
-        users = []
+        users: dict[str, int] = {}
         for subject in await self._rows():
             cell = await read_cell(self.doors.registrar, buckets.AUTH, self.place.space, subject)
             if cell.value is None:
@@ -161,7 +162,7 @@ class Barrier:
                     self.doors.registrar, subject, row.revoked().encode(), cell.revision, ttl=row.left(now)
                 )
             if row.expires > now:
-                users.append(row.credential_id)
+                users[row.credential_id] = row.expires
         if users:
             await self.doors.evict(users, self.lifecycle.principal)
         return len(users)

@@ -13,6 +13,7 @@ import orjson
 
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Principal
+from sidecar.rails.space.claims import AccountClaims, InvalidToken, decode
 
 PAGE: Final = 256
 """Connections of one page; each comes with its token."""
@@ -35,9 +36,25 @@ def servers_of(answers: Iterable[bytes]) -> int:
     return count if type(count) is int and len(named) <= count else 0
 
 
-def agree(answers: Collection[bytes], token: str, servers: int) -> bool:
-    """Whether every server knows exactly this token of the account."""
-    return len(answers) >= servers and all(answer == token.encode("ascii") for answer in answers)
+def enforced(answers: Collection[bytes], token: str, users: Collection[str], servers: int) -> bool:
+    """Whether every server knows this token of the account, or one in which the tokens of ``users`` are void for as
+    long: another operation has followed it."""
+    if len(answers) < servers:
+        return False
+    return all(answer == token.encode("ascii") or _as_void(answer, token, users) for answer in answers)
+
+
+def _as_void(answer: bytes, token: str, users: Collection[str]) -> bool:
+    try:
+        known, wanted = (_revocations(text) for text in (answer.decode("ascii"), token))
+    except (InvalidToken, UnicodeDecodeError):
+        return False
+    return all(user in wanted and known.get(user, -1) >= wanted[user] for user in users)
+
+
+def _revocations(token: str) -> Mapping[str, int]:
+    claims = decode(token, "account").claims
+    return claims.revocations if isinstance(claims, AccountClaims) else {}
 
 
 class Census:

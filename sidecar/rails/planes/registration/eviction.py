@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import nats.errors
@@ -17,9 +17,9 @@ from nats.aio.client import Client
 
 from sidecar.rails.names import api
 from sidecar.rails.names.principals import Principal
-from sidecar.rails.planes.registration.census import Census, agree, servers_of
+from sidecar.rails.planes.registration.census import Census, enforced, servers_of
 from sidecar.rails.planes.registration.faults import Unverified
-from sidecar.rails.space.resolver import ResolverRefused, push_account
+from sidecar.rails.space.resolver import ResolverRefused, push_newest
 
 SECONDS: Final = 15.0
 """How long the holders may take to be gone from all servers."""
@@ -34,13 +34,15 @@ async def evict(
     users: Collection[str],
     principals: Collection[Principal],
     *,
+    newest: Callable[[], str] | None = None,
     seconds: float = SECONDS,
 ) -> None:
     """Push the token in which ``users`` are void; return when every server has it and no connection of those users or
-    principals is left. ``system`` has the barrier's permissions. Raises Unverified."""
+    principals is left. ``system`` has the barrier's permissions; ``newest`` reads the account's token as others may have
+    written it meanwhile. Raises Unverified."""
     deadline = time.monotonic() + seconds
     try:
-        await push_account(system, token)
+        await push_newest(system, (lambda: token) if newest is None else newest)
         while True:
             why = await _look(system, account, token, set(users), set(principals))
             if not why:
@@ -58,7 +60,7 @@ async def _look(system: Client, account: str, token: str, users: set[str], princ
     if servers == 0:
         return "the servers do not say how many they are"
     known = await ask_all(system, api.CLAIMS_LOOKUP.build(account=account), b"", servers)
-    if not agree(known, token, servers):
+    if not enforced(known, token, users, servers):
         return "not every server knows the revocation"
     census = Census(servers)
     while True:

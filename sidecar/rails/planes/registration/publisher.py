@@ -46,7 +46,7 @@ async def publish(client: Client, space: str, artifacts: Mapping[str, bytes]) ->
     All of them are checked before the first one is written. Raises ArtifactClash, ArtifactTooLarge, BrokerRefused,
     nats.errors.Error; after an error some may stand, and the call is made again.
     """
-    _check(artifacts, client.max_payload)
+    check_artifacts(artifacts, client.max_payload)
     created = 0
     wanted = list(artifacts.items())
     for at in range(0, len(wanted), _AT_ONCE):
@@ -60,7 +60,9 @@ async def publish(client: Client, space: str, artifacts: Mapping[str, bytes]) ->
     return created
 
 
-def _check(artifacts: Mapping[str, bytes], most: int) -> None:
+def check_artifacts(artifacts: Mapping[str, bytes], most: int) -> None:
+    """That each document is its digest's and fits into a message of ``most`` bytes. Raises ArtifactClash,
+    ArtifactTooLarge."""
     if len(artifacts) > MAX_ARTIFACTS:
         raise ArtifactTooLarge(f"{len(artifacts)} artifacts are more than {MAX_ARTIFACTS}")
     for digest, document in artifacts.items():

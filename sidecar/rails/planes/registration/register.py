@@ -27,7 +27,7 @@ from sidecar.rails.planes.registration.govern import Head, Hold, InvalidHead, ab
 from sidecar.rails.planes.registration.heads import advance, check_identity
 from sidecar.rails.planes.registration.homogeneity import Form, MixedContracts, check_forms, registered, spec_of
 from sidecar.rails.planes.registration.naming import Place
-from sidecar.rails.planes.registration.publisher import publish
+from sidecar.rails.planes.registration.publisher import check_artifacts, publish
 from sidecar.rails.space.keys import read_key
 
 
@@ -92,6 +92,7 @@ class _Registration:
 
     async def run(self) -> Registered:
         check_surface(self._wanted)
+        check_artifacts(self._wanted.artifacts, self._doors.publisher.max_payload)
         await self._barrier.prove()
         await check_identity(self._doors.heads, self._wanted.place.space, self._wanted.lifecycle)
         standing = await self._standing()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.base.safefile import UnsafeFile
 from sidecar.rails.space.claims import AccountClaims, decode
-from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, TooManyRevocations, new_user
 
 NOW = 1_800_000_000
 HOUR = 3600
@@ -99,3 +99,15 @@ def test_no_key_with_a_token_that_lives_is_ever_good_again(
         ends[users[which]] = max(ends.get(users[which], 0), now + life)
         void = account.revoke(users[which], now, upto=FOR_GOOD, ends=now + life)
         assert all(one in void for one, end in ends.items() if end >= now)
+
+
+def test_a_token_that_nobody_could_read_again_is_never_written(tmp_path: Path) -> None:
+    account = Account(tmp_path)
+    users = [user() for _ in range(7_000)]
+    assert len(account.revoke(users[:5_000], NOW, upto=FOR_GOOD, ends=NOW)) == 5_000
+    path = tmp_path / "main" / "account.jwt"
+    before = path.read_bytes()
+    with pytest.raises(TooManyRevocations):
+        account.revoke(users[5_000:], NOW, upto=FOR_GOOD, ends=NOW)
+    assert path.read_bytes() == before
+    assert account.revoke(users[5_000:], NOW + 2 * HOUR, ends=NOW).keys() == set(users[5_000:])

@@ -6,6 +6,7 @@ The connection is the caller's, made with :func:`push_permissions`; every reques
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from nats.aio.client import Client
@@ -29,6 +30,19 @@ def push_permissions(inbox: str) -> Permissions:
 async def push_account(client: Client, token: str, *, seconds: float = 5.0) -> None:
     """Make the broker know (or replace) an account. Raises ResolverRefused, or nats.errors.TimeoutError."""
     await _ask(client, _UPDATE, token, seconds)
+
+
+async def push_newest(client: Client, newest: Callable[[], str], *, seconds: float = 5.0) -> None:
+    """Push the newest token of an account until it still is the newest one, as ``newest`` reads it.
+
+    Others write and push as well: whoever writes a token before this has looked again is seen here, and whoever writes
+    it after that pushes it after this. So no push takes back what a newer token has revoked. Raises as
+    :func:`push_account`.
+    """
+    pushed = None
+    while (token := newest()) != pushed:
+        await push_account(client, token, seconds=seconds)
+        pushed = token
 
 
 async def delete_account(client: Client, request: str, *, seconds: float = 5.0) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sidecar.rails.names.principals import Principal
-from sidecar.rails.planes.registration.census import PAGE, Census, agree, servers_of
+from sidecar.rails.planes.registration.census import PAGE, Census, enforced, servers_of
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
 
 ANN = Principal("local", "ann")
 
@@ -35,10 +38,20 @@ def test_the_servers_say_how_many_they_are_and_must_agree() -> None:
 
 
 @pytest.mark.req("C13.1-031")
-def test_a_revocation_holds_when_every_server_knows_that_very_token() -> None:
-    assert agree([b"t", b"t"], "t", 2)
-    assert not agree([b"t"], "t", 2)
-    assert not agree([b"t", b"old"], "t", 2)
+def test_a_revocation_holds_when_every_server_knows_it(tmp_path: Path) -> None:
+    trust, account = BrokerTrust.open(tmp_path / "t", os.urandom), SpaceTrust.open(tmp_path / "a", "main", os.urandom)
+    ann, bob = new_user(os.urandom).public, new_user(os.urandom).public
+    before = account.account_token(trust, 100).encode()
+    token = account.revoke(trust, ann, 100, upto=2_000)
+    this, later = token.encode(), account.revoke(trust, bob, 101).encode()
+    assert enforced([this, this], token, [ann], 2)
+    assert enforced([later, this], token, [ann], 2), "what another operation has added is in it too"
+    assert not enforced([this], token, [ann], 2)
+    assert not enforced([this, before], token, [ann], 2)
+    assert not enforced([this, b"", b"no token"], token, [ann], 2)
+    assert not enforced([this], later.decode(), [ann, bob], 1)
+    shorter = SpaceTrust.open(tmp_path / "b", "main", os.urandom).revoke(trust, ann, 100, upto=1_999)
+    assert not enforced([shorter.encode()], token, [ann], 1)
 
 
 @pytest.mark.req("C13.1-031", "C13.1-051")

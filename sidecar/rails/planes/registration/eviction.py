@@ -38,8 +38,8 @@ async def evict(
     seconds: float = SECONDS,
 ) -> None:
     """Push the token in which ``users`` are void; return when every server has it and no connection of those users or
-    principals is left. ``system`` has the barrier's permissions; ``newest`` reads the account's token as others may have
-    written it meanwhile. Raises Unverified."""
+    principals is left. ``system`` has the barrier's permissions; ``newest`` reads the account's token, which others may
+    have written meanwhile. Raises Unverified."""
     deadline = time.monotonic() + seconds
     try:
         await push_newest(system, (lambda: token) if newest is None else newest)

@@ -121,6 +121,18 @@ CORES = [
     "sidecar/rails/names",
     "sidecar/witness/protocol.py",
     "sidecar/witness/state.py",
+    "sidecar/rails/space/ceilings.py",
+    "sidecar/rails/space/evidence.py",
+    "sidecar/rails/space/fixtures.py",
+    "sidecar/rails/space/heads.py",
+    "sidecar/rails/space/layout_control.py",
+    "sidecar/rails/space/matrix_calls.py",
+    "sidecar/rails/space/matrix_control.py",
+    "sidecar/rails/space/matrix_hosts.py",
+    "sidecar/rails/space/matrix_serve.py",
+    "sidecar/rails/space/may.py",
+    "sidecar/rails/space/reading.py",
+    "sidecar/rails/space/rows.py",
 ]
 FORBIDDEN_IN_CORES = {
     "apsw",

@@ -241,7 +241,8 @@ async def revoke(space: OpenSpace, principal: Principal) -> PrincipalInfo:
         async with told():
             await lifecycles.begin_retirement(heads, space.name, record.lifecycle, operation)
         if shelf.key_file.exists():
-            await space.push(space.account.revoke(space.trust, key_of(shelf).public, now(), upto=FOR_GOOD))
+            space.account.revoke(space.trust, key_of(shelf).public, now(), upto=FOR_GOOD)
+            await space.push()
         if record.wanted.profile in BOUND:
             record = await _retire(space, shelf, record)
         for path in (shelf.creds_file, shelf.key_file):

@@ -29,7 +29,7 @@ from sidecar.rails.space.claims import MAX_ACCOUNT_BYTES, AccountClaims, decode
 from sidecar.rails.space.holder import Form, Profile
 from sidecar.rails.space.keys import Changed, read_key, write_key
 from sidecar.rails.space.provision import provision, shape
-from sidecar.rails.space.resolver import push_account, push_newest
+from sidecar.rails.space.resolver import push_newest
 from sidecar.rails.space.trust import BrokerTrust, SpaceTrust
 
 _RECORD: Final = "space.json"
@@ -136,10 +136,9 @@ class OpenSpace:
     def directory(self) -> Path:
         return self.root / "spaces" / self.name
 
-    async def push(self, token: str) -> None:
-        """Make the broker know the account's new token, or the one that has followed it on disk."""
+    async def push(self) -> None:
+        """Make the broker know the account's token as it is on disk."""
         async with told(), system_user(self.trust, self.url) as system:
-            await push_account(system, token)
             await push_newest(system, functools.partial(self.account.account_token, self.trust, now()))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from sidecar.app import sample
 from sidecar.rails.endpoint.calls_types import To
 from sidecar.rails.endpoint.codes import CallError, CallRefused, Code, Outcome
 from sidecar.rails.space.holder import Capability
+from sidecar.rails.space.resolver import push_newest
+from sidecar.rails.space.trust import new_user
 from tests.e2e.own_endpoints import site
-from tests.e2e.space_members import uid_of
+from tests.e2e.space_members import clock, uid_of
 
 ALL = (Capability(sample.NAME, "*"), Capability(sample.NAME, "whoami", "self"))
 
@@ -95,3 +99,36 @@ async def test_two_instances_serve_and_a_third_takes_one_over(tmp_path: Path) ->
         async with place.serve(sample.endpoint) as again:
             assert again.identity is not None
             assert again.identity.instance in (one.identity.instance, two.identity.instance)
+
+
+async def test_takeovers_at_once_see_each_others_revocations(tmp_path: Path) -> None:
+    """Each of them voids keys in the one token of the account; none waits for a token that another one has replaced."""
+    async with site(tmp_path, "dev.sidecar") as place, contextlib.AsyncExitStack() as stack:
+        first = [await stack.enter_async_context(place.serve(sample.endpoint)) for _ in range(3)]
+        before = {one.identity.instance: one.identity.epoch for one in first if one.identity is not None}
+        serving = [place.serve(sample.endpoint, instance) for instance in before]
+        after = await asyncio.gather(*(stack.enter_async_context(one) for one in serving))
+        found = {one.identity.instance: one.identity.epoch for one in after if one.identity is not None}
+        assert found == {instance: epoch + 1 for instance, epoch in before.items()}
+        assert not any(one.serving for one in first)
+        assert "endpoint_not_registered" not in place.log.getvalue()
+
+
+async def test_no_push_takes_a_revocation_back(tmp_path: Path) -> None:
+    """A process that read the account's token before another one wrote a newer one."""
+    async with site(tmp_path, "dev.sidecar") as place:
+        trust, account = place.broker.trust, place.space.trust
+        user = new_user(os.urandom).public
+        read: list[str] = []
+
+        def newest() -> str:
+            read.append(account.account_token(trust, clock()))
+            if len(read) == 1:
+                account.revoke(trust, user, clock())
+            return read[-1]
+
+        system = await place.broker.system()
+        await push_newest(system.client, newest)
+        known = await asyncio.to_thread((tmp_path / "accounts" / f"{account.account}.jwt").read_text)
+        assert known == read[-1] == account.account_token(trust, clock())
+        assert known != read[0]

@@ -168,6 +168,41 @@ async def test_a_stopped_registration_with_another_contract_is_undecided_until_i
     assert (await here.governance()).holds == {}
 
 
+@pytest.mark.req("C13.7-62", "C13.1-077")
+async def test_a_record_that_an_earlier_run_has_written_is_not_written_again(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for epoch in range(2):
+        await killed_before(here, monkeypatch, "advance")
+        _, written = await here.record("spec")
+        hosted = await here.host()
+        assert (hosted.identity.epoch, hosted.registered.registration_revision) == (epoch, written)
+
+
+@pytest.mark.req("C13.1-077", "C13.7-63", "C13.1-032")
+async def test_a_registration_that_died_behind_the_open_gate_is_complete(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def died(_: barrier.Barrier) -> None:
+        raise SpaceFailed("the process ends here")
+
+    for epoch in (0, 1):
+        monkeypatch.setattr(barrier.Barrier, "done", died)
+        with pytest.raises(SpaceFailed):
+            await here.host()
+        monkeypatch.undo()
+        assert (await here.gate()).process_epoch == epoch
+        hosted = await here.host()
+        assert hosted.identity.epoch == epoch
+        assert (await hosted.minter()).text
+    monkeypatch.setattr(barrier.Barrier, "done", died)
+    with pytest.raises(SpaceFailed):
+        await here.host()
+    monkeypatch.undo()
+    other = await here.host(echo(NAME, "echo", "shout"))  # not what was completed: it is registered anew
+    assert other.identity.epoch == 3
+
+
 @pytest.mark.req("C13.1-033", "C13.7-34", "C13.7-36")
 async def test_what_is_refused_behind_the_freeze_opens_the_gate_as_it_was(here: Site) -> None:
     first = await here.host()

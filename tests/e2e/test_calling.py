@@ -332,6 +332,27 @@ async def test_only_the_broker_says_that_an_instance_is_gone(here: Room) -> None
         assert all("inputDigest" not in heard.body["op"] for heard in one.heard)
 
 
+async def test_each_of_many_calls_ends_at_its_own_deadline(here: Room) -> None:
+    async with raw(here) as one, calling(here, contracts=KNOWN) as (caller, _):
+        assert await soon(caller.call(ECHO, "put", HI)) == HI  # the subscription stands
+        one.answer = lambda heard: None
+        ended: list[float] = []
+
+        async def silent(seconds: float) -> None:
+            error = await refused(caller, seconds=seconds)
+            assert (error.code, error.outcome) == (Code.DEADLINE_EXCEEDED, Outcome.UNKNOWN)
+            ended.append(seconds)
+
+        await soon(asyncio.gather(*(silent(seconds) for seconds in (0.9, 0.3, 0.6))))
+        assert ended == [0.3, 0.6, 0.9]
+        long = asyncio.create_task(refused(caller, seconds=600.0))
+        await until(lambda: len(one.heard) == 5)
+        await silent(0.1)
+        assert not long.done()
+        await caller.close()
+        assert (await soon(long)).code == Code.UNAVAILABLE
+
+
 async def test_many_calls_at_once_each_get_their_own_answer_and_one_too_many_is_refused(here: Room) -> None:
     async with raw(here) as one, calling(here, contracts=KNOWN) as (caller, _):
         gate = asyncio.Event()

@@ -76,6 +76,7 @@ class EndpointRecord:
                 "opId": progress.op_id,
                 "kind": progress.kind.value,
                 "generation": progress.generation,
+                "epoch": progress.epoch,
                 "frozen": progress.frozen,
             },
         }
@@ -100,7 +101,13 @@ class EndpointRecord:
 
 
 def _progress(value: Mapping[str, Any]) -> Progress:
-    found = Progress(str(value["opId"]), Intent(value["kind"]), _whole(value["generation"]), _flag(value["frozen"]))
+    found = Progress(
+        str(value["opId"]),
+        Intent(value["kind"]),
+        _whole(value["generation"]),
+        _whole(value["epoch"]),
+        _flag(value["frozen"]),
+    )
     found.op  # noqa: B018 - it checks its id
     return found
 

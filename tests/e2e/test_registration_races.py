@@ -18,13 +18,14 @@ from sidecar.app.domains import release as release_domain
 from sidecar.app.endpoint_host import InstanceSuperseded, instances, register
 from sidecar.app.endpoint_records import EndpointShelf
 from sidecar.app.space_links import SpaceFailed
-from sidecar.base.safefile import read_private
+from sidecar.base.safefile import DirLock, read_private
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.endpoint.identity import identity_of
 from sidecar.rails.names import buckets
 from sidecar.rails.planes.registration import barrier, minting, publisher
 from sidecar.rails.planes.registration import register as registration
+from sidecar.rails.planes.registration.barrier import Progress
 from sidecar.rails.planes.registration.cells import write_cell
 from sidecar.rails.planes.registration.faults import Conflict
 from sidecar.rails.planes.registration.gates import CredentialRow, Gate, GateState, Intent, Op, RowState
@@ -107,6 +108,14 @@ async def test_a_gate_that_somebody_else_has_frozen_is_a_conflict_and_stays_his(
     record = EndpointShelf(here.root, SPACE, NAME, ME).read()
     assert record is not None
     assert record.progress is None
+    # Nor with an operation of one's own at hand, whatever it is known to have done.
+    for frozen in (False, True):
+        shelf = EndpointShelf(here.root, SPACE, NAME, ME)
+        with DirLock(shelf.directory) as lock:
+            shelf.write(replace(record, progress=Progress("a" * 32, Intent.REGISTRATION, 1, 1, frozen)), lock)
+        with pytest.raises(Conflict, match="f" * 32):
+            await here.host()
+        assert await here.gate() == before
     await set_gate(here, lambda gate: gate.reopened(FOREIGN))
     assert (await here.host()).identity.epoch == 1
 
@@ -201,6 +210,28 @@ async def test_a_registration_that_died_behind_the_open_gate_is_complete(
     monkeypatch.undo()
     other = await here.host(echo(NAME, "echo", "shout"))  # not what was completed: it is registered anew
     assert other.identity.epoch == 3
+
+
+@pytest.mark.req("C13.1-032", "C13.1-028", "C13.7-63")
+async def test_an_abort_that_died_behind_the_open_gate_completes_nothing(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: Any) -> None:
+        raise Conflict("refused behind the freeze")
+
+    def died(_: barrier.Barrier) -> None:
+        raise SpaceFailed("the process ends here")
+
+    await here.host()
+    monkeypatch.setattr(registration, "publish", refused)
+    monkeypatch.setattr(barrier.Barrier, "done", died)
+    with pytest.raises(SpaceFailed, match="ends here"):
+        await here.host()
+    monkeypatch.undo()
+    gate = await here.gate()
+    assert (gate.state, gate.process_epoch, gate.generation) == (GateState.OPEN, 0, 2)
+    # The epoch of before belongs to the process that was evicted.
+    assert (await here.host()).identity.epoch == 1
 
 
 @pytest.mark.req("C13.1-033", "C13.7-34", "C13.7-36")

@@ -102,7 +102,7 @@ def test_a_claim_in_use_is_not_given_up(root: Path) -> None:
     record = EndpointRecord("com.acme.x", ME, ANN, ME)
     for state in (
         record.completed(0, 4),
-        EndpointRecord("com.acme.x", ME, ANN, ME, progress=Progress(ME, Intent.REGISTRATION, 0)),
+        EndpointRecord("com.acme.x", ME, ANN, ME, progress=Progress(ME, Intent.REGISTRATION, 0, 0)),
     ):
         kept(root, state)
         with pytest.raises(SpaceFailed, match="in use"):
@@ -122,7 +122,7 @@ def test_what_is_on_disk_is_owner_only_and_refused_when_it_is_spoilt(root: Path)
 
 
 def test_the_record_of_an_instance_is_read_back_and_refused_when_it_is_spoilt(root: Path) -> None:
-    record = EndpointRecord("com.acme.x", ME, ANN, ME, progress=Progress(ME, Intent.REGISTRATION, 3, frozen=True))
+    record = EndpointRecord("com.acme.x", ME, ANN, ME, progress=Progress(ME, Intent.REGISTRATION, 3, 2, frozen=True))
     kept(root, record)
     (shelf,) = shelves(root, "main")
     assert shelf.read() == record

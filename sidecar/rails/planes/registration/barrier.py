@@ -38,11 +38,12 @@ class Doors:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What is kept of an operation until it is over. ``generation`` is that of the gate that it froze or wants to
-    freeze; ``frozen``: it is known to have done so."""
+    freeze, ``epoch`` the one that a registration gives it; ``frozen``: it is known to have done so."""
 
     op_id: str
     kind: Intent
     generation: int
+    epoch: int
     frozen: bool = False
 
     @property
@@ -108,7 +109,7 @@ class Barrier:
                 continue
             own = self.progress
             if own is None or own.kind is not kind or own.frozen:
-                own = Progress(self._new_id(), kind, gate.generation)
+                own = Progress(self._new_id(), kind, gate.generation, gate.next_epoch())
                 self._note(own)
             elif own.generation != gate.generation:
                 break

@@ -134,7 +134,9 @@ class _Registration:
             self._barrier.done()
             raise Conflict(f"another registration of instance {self._place.instance} was faster")
         value, revision = await self._record()
-        if moved == 1 and gate.registration_revision == revision and value == self._spec:
+        # One that was aborted, here or before the record was deleted, has opened at the epoch of before.
+        told = gate.registered and gate.process_epoch == progress.epoch
+        if moved == 1 and told and gate.registration_revision == revision and value == self._spec:
             self._barrier.done()
             return self._registered(gate)
         if moved > 0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -262,6 +264,25 @@ def test_a_record_is_watched(main: Terminal, running: DevSet) -> None:
 
 
 # ---- ways to end, and what is shown ----
+
+
+@pytest.mark.req("C13.3-47")
+def test_ctrl_c_before_anything_was_sent_says_so(running: DevSet) -> None:
+    creds = running.ready["nats"]["principals"]["alice"]["creds"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        away = ("--creds", creds, "--url", f"nats://127.0.0.1:{silent.getsockname()[1]}", "--timeout", "600", "--json")
+        words = [*SIDECAR, "ep", "call", SAMPLE, "count", *away]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                silent.settimeout(PATIENCE)
+                with silent.accept()[0]:
+                    process.send_signal(signal.SIGINT)
+                    out, errors = process.communicate(timeout=PATIENCE)
+            finally:
+                process.kill()
+    assert process.returncode == CallCode.INTERRUPTED
+    assert json.loads(out)["outcome"] == "not-executed"
+    assert "nothing was sent: it was not executed" in errors
 
 
 def test_a_pipe_that_is_closed_ends_it_quietly(main: Terminal) -> None:

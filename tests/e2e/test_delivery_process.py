@@ -248,6 +248,7 @@ async def test_epochs_grow_and_a_killed_process_is_followed_at_once(place_of: Pl
         assert epochs == [0, 1, 2], "those of its registrations"
 
 
+@pytest.mark.req("C13.7-65", "C13.7-68")
 async def test_delivery_is_an_endpoint_that_says_what_it_takes(place_of: Places) -> None:
     """Its descriptor is public, its contracts are those that callers have compiled in, and it is registered."""
     async with place_of() as place:

@@ -85,6 +85,38 @@ async def test_alice_and_bob_hold_every_command(running: DevSet, name: str) -> N
         assert set(cluster.commands) == {"echo", "add", "sleep", "fail", "count", "whoami"}
 
 
+@pytest.mark.req("C13.7-66")
+async def test_who_holds_one_command_is_told_of_one(running: DevSet) -> None:
+    added = running.cli(
+        *("principal", "add", "--actor", "carol", "--owner", "local", "--space", "main", "--may", f"{SAMPLE}:echo"),
+        "--json",
+    )
+    assert added.returncode == 0, added.stderr
+    nats = running.ready["nats"]
+    async with calling(Access.of(nats["url"], Path(json.loads(added.stdout)["creds"])), 20.0) as carol:
+        (cluster,) = (await carol.describe(SAMPLE)).descriptor.clusters
+        assert cluster.commands == ("echo",)
+        assert await carol.call(SAMPLE, "echo", {"text": "x"}) == {"text": "x"}
+        assert (await carol.describe(COORDINATOR)).descriptor.clusters == ()
+
+
+@pytest.mark.req("C13.7-67", "C13.7-68")
+async def test_without_the_registry_only_what_is_public_is_described_and_calls_go_on(running: DevSet) -> None:
+    async with caller_of(running) as alice:
+        contract = await alice.contract(SAMPLE, "add")
+        assert contract.command == "add"
+        (registry,) = serving(running, "registry")
+        os.kill(registry, signal.SIGSTOP)
+        try:
+            with pytest.raises(CallRefused) as caught:
+                await alice.describe(SAMPLE, seconds=20.0)
+            assert (caught.value.code, caught.value.outcome) == (Code.UNAVAILABLE, Outcome.NOT_EXECUTED)
+            assert (await alice.describe("delivery")).descriptor.public
+            assert await alice.call(SAMPLE, "add", {"a": 1, "b": 1}) == {"sum": 2}
+        finally:
+            os.kill(registry, signal.SIGCONT)
+
+
 async def test_the_observer_holds_none(running: DevSet) -> None:
     nats = running.ready["nats"]
     async with calling(Access.of(nats["url"], Path(nats["principals"]["observer"]["creds"])), 20.0) as observer:

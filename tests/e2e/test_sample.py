@@ -79,6 +79,7 @@ async def test_who_holds_nothing_is_refused_by_the_broker(tmp_path: Path) -> Non
         assert (caught.value.code, caught.value.outcome) == (Code.PERMISSION_DENIED, Outcome.NOT_EXECUTED)
 
 
+@pytest.mark.req("C13.14-01")
 async def test_two_instances_serve_and_a_third_takes_one_over(tmp_path: Path) -> None:
     async with site(tmp_path, "dev.sidecar") as place, place.caller(sample.endpoint, *ALL) as alice:
         async with place.serve(sample.endpoint) as one, place.serve(sample.endpoint) as two:

@@ -76,6 +76,9 @@ async def test_a_call_is_one_request_with_everything_that_it_must_say(here: Room
         assert below["traceparent"] != parent
         assert second.body["deadlineMs"] > 14_000  # the default is fifteen seconds
         assert first.asked.values["nonce"] != second.asked.values["nonce"]
+        for wrong in ("", "a.b"):
+            none = await refused(caller, id=wrong)
+            assert (none.code, none.outcome) == (Code.BAD_REQUEST, Outcome.NOT_EXECUTED)
         assert not first.message.headers
 
 

@@ -22,7 +22,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.endpoint.calls_desk import REGISTRY, Desk, Job, named
-from sidecar.rails.endpoint.calls_request import Rail, check_bind, check_id, check_seconds, checked_args
+from sidecar.rails.endpoint.calls_request import Rail, check_bind, check_seconds, checked_args
 from sidecar.rails.endpoint.calls_scatter import scatter
 from sidecar.rails.endpoint.calls_types import CALL_SECONDS as CALL_SECONDS
 from sidecar.rails.endpoint.calls_types import Answer as Answer
@@ -146,7 +146,7 @@ class Caller:
             until = begun + check_seconds(seconds)
             job = Job(endpoint, command, args, until, instance, target, bind, repeat)
             check_bind(job.bind, job.route, command, instance)
-            self._desk.draw(job, identity and check_id(identity), correlation)
+            self._desk.draw(job, identity, correlation)
             used = job.id
             return await self._desk.run(job)
         except CallError as error:
@@ -181,7 +181,7 @@ class Caller:
                 endpoint, command, args, told.begun + check_seconds(seconds), instance, target, bind, repeat=False
             )
             check_bind(bind, job.route, command, instance)
-            self._desk.draw(job, id and check_id(id), correlation)
+            self._desk.draw(job, id, correlation)
             told.id = job.id
             contract = await self._desk.contract(endpoint, command, job.until)
             if contract.action or contract.contract_class == JOURNAL:
@@ -208,7 +208,7 @@ class Caller:
         not known who is there."""
         with self._telling("scatter", endpoint, command) as told:
             job = Job(endpoint, command, args, told.begun + check_seconds(seconds), None, target, None, repeat=False)
-            self._desk.draw(job, id and check_id(id), correlation)
+            self._desk.draw(job, id, correlation)
             told.id = job.id
             contract = await self._desk.contract(endpoint, command, job.until)
             await self._desk.aim(job)

@@ -18,7 +18,7 @@ from sidecar.rails.endpoint import calls_trace as trace
 from sidecar.rails.endpoint.calls_kept import Kept
 from sidecar.rails.endpoint.calls_repeat import Again
 from sidecar.rails.endpoint.calls_replies import Expected, answer
-from sidecar.rails.endpoint.calls_request import NONCE_LENGTH, Plan, Rail, checked_args
+from sidecar.rails.endpoint.calls_request import NONCE_LENGTH, Plan, Rail, check_id, checked_args
 from sidecar.rails.endpoint.calls_types import Answer, Described, To
 from sidecar.rails.endpoint.calls_wire import Reply, Wire
 from sidecar.rails.endpoint.clusters import UnsupportedProtocol
@@ -118,10 +118,10 @@ class Desk:
     # ---- one call ----
 
     def draw(self, job: Job, identity: str | None, correlation: Mapping[str, str] | None) -> None:
-        """Nonce, id and trace of a call, of one draw."""
+        """Nonce, id and trace of a call, of one draw. CallFailed for an id that is none."""
         drawn = self.entropy(_PER_CALL).hex()
         job.nonce = drawn[:NONCE_LENGTH]
-        job.id = drawn[NONCE_LENGTH : 2 * NONCE_LENGTH] if identity is None else identity
+        job.id = drawn[NONCE_LENGTH : 2 * NONCE_LENGTH] if identity is None else check_id(identity)
         spans = drawn[2 * NONCE_LENGTH :]
         job.correlation = (
             {"traceparent": trace.begun(spans)} if correlation is None else trace.carried_on(correlation, spans)

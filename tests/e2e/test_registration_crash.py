@@ -155,11 +155,12 @@ async def head_epoch(here: Site, lifecycle: Lifecycle) -> int | None:
 
 
 @pytest.mark.req("C13.1-077", "C13.1-079", "C13.1-048", "C13.7-47", "C13.7-63")
-async def test_a_first_registration_that_is_killed_anywhere_is_finished_by_the_next_run(here: Site) -> None:
-    steps, killed = 0, True
+@pytest.mark.parametrize("first", [1, 2])
+async def test_a_first_registration_that_is_killed_anywhere_is_finished_by_the_next_run(here: Site, first: int) -> None:
+    steps, killed = first - 2, True
     with killing(here) as killer:
         while killed:
-            steps += 1
+            steps += 2
             at = numbered(steps)
             killed = await killer.kill_after(steps, "host", at)
             hosted = await here.host(echo(at.endpoint), instance=at.instance)
@@ -170,15 +171,16 @@ async def test_a_first_registration_that_is_killed_anywhere_is_finished_by_the_n
 
 
 @pytest.mark.req("C13.1-031", "C13.1-033", "C13.1-032", "C13.1-077", "C13.1-015", "C13.1-062", "C13.1-048")
-async def test_a_takeover_that_is_killed_anywhere_is_finished_by_the_next_run(here: Site) -> None:
-    steps, killed = 0, True
+@pytest.mark.parametrize("first", [1, 2])
+async def test_a_takeover_that_is_killed_anywhere_is_finished_by_the_next_run(here: Site, first: int) -> None:
+    steps, killed = first - 2, True
     with killing(here) as killer:
         while killed:
-            steps += 1
+            steps += 2
             at = numbered(steps)
-            first = await here.host(echo(at.endpoint), instance=at.instance)
-            async with await Connection.open([here.broker.url], first.minter) as old:
-                first.close()
+            before = await here.host(echo(at.endpoint), instance=at.instance)
+            async with await Connection.open([here.broker.url], before.minter) as old:
+                before.close()
                 killed = await killer.kill_after(steps, "host", at)
                 gate = await here.gate(at.instance, at.endpoint)
                 if gate.process_epoch:  # whoever may serve at the next epoch is alone

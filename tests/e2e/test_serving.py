@@ -16,6 +16,8 @@ from sidecar.rails.connection import PermissionViolation
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DESCRIBE
+from sidecar.rails.envelopes.errors import Fault
+from sidecar.rails.envelopes.shapes import Shape
 from sidecar.rails.names import endpoint as subjects
 from sidecar.rails.names import headers
 from sidecar.rails.names.endpoint import UNTARGETED
@@ -307,6 +309,21 @@ async def test_the_outcome_is_what_is_known_of_the_effect(here: Room) -> None:
         assert failures == {("raised",): 1, ("result",): 2, ("overrun",): 1}
         assert "secret" not in lab.log.getvalue()
         assert lab.total("endpoint_requests")[("extension",)] == 1
+
+
+async def test_a_fault_of_ours_ends_one_request_and_is_told(here: Room) -> None:
+    def broken(value: object) -> Fault | None:
+        raise ZeroDivisionError("secret")
+
+    lab = Lab()
+    lab.endpoint.command("bad-answer", output=Shape({"type": "string"}, broken))(lab.echo)
+    lab.endpoint.command("bad-question", input=Shape({"type": "string"}, broken))(lab.echo)
+    async with lab.serving(here), peer(here, lab) as alice:
+        assert await alice.error("bad-answer") == (Code.INTERNAL, UNKNOWN)
+        await alice.send("bad-question")
+        await until(lambda: lab.total("endpoint_handler_failures") == {("server",): 2})
+        assert (await alice.ask())["ok"]
+        assert "secret" not in lab.log.getvalue()
 
 
 async def test_a_handler_has_no_longer_than_its_caller_waits(here: Room) -> None:

@@ -60,6 +60,7 @@ class Answers:
             await asyncio.wait(self._sending, timeout=seconds)
         for task in self._sending:
             task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
 
 
 _WHY: Final = ("not_connected", "too_large", "overflow")

@@ -314,7 +314,8 @@ def test_effects_are_all_or_none_and_need_version_2() -> None:
         ((CLUSTER, with_effects), 2),
         ((CLUSTER_2, with_effects), 1),
         ((CLUSTER, OTHER), 2),
-        ((CLUSTER,), 3),
+        ((CLUSTER,), 0),
+        ((CLUSTER_2,), 3),
     ):
         with pytest.raises(ContractInvalid):
             Surface(clusters, protocol).check()

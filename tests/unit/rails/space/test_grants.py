@@ -15,6 +15,7 @@ from sidecar.rails.space.audit import audit
 from sidecar.rails.space.grants import (
     MAX_GRANT_BYTES,
     GrantRefused,
+    check_capabilities,
     check_life,
     grant_bytes,
     permissions,
@@ -350,6 +351,8 @@ def test_a_standing_credential_names_no_target_that_is_not_its_own_to_name() -> 
         one = (Capability("ci", "kill", mode, target),)
         with pytest.raises(GrantRefused, match=r"C13\.2-3"):
             permissions(Profile.AGENT, holder(capabilities=one))
+        with pytest.raises(GrantRefused, match=r"C13\.2-3"):
+            check_capabilities(Profile.AGENT, holder(capabilities=one))
         if mode != "any":
             with pytest.raises(GrantRefused, match=r"C13\.2-3"):
                 permissions(Profile.OPERATOR, holder(capabilities=one))

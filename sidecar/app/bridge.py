@@ -68,7 +68,7 @@ def bridge(config: BridgeConfig) -> None:
 
 async def _run(config: BridgeConfig, key: SigningKey, log: Log) -> None:
     metrics = Metrics()
-    source = Source(lambda: _dial(config.coordinator, key))
+    source = Source(lambda: dial(config.coordinator, key))
     endpoint = coordinator_endpoint(source, metrics, log)
     instance = Instance(config.where, endpoint, config.owner, metrics=metrics, log=log)
     health = HealthServer(
@@ -112,7 +112,7 @@ def _judge(running: asyncio.Task[None], log: Log) -> None:
     raise error
 
 
-async def _dial(section: CoordinatorSection, key: SigningKey) -> CoordinatorClient:
+async def dial(section: CoordinatorSection, key: SigningKey) -> CoordinatorClient:
     """A login for reading. Pins are read each time: an operator may have decided about an authority meanwhile."""
     return await CoordinatorClient.connect(
         section.socket,

@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 from sidecar.app import domains
+from sidecar.app.bridge import dial
+from sidecar.app.bridge_config import CoordinatorSection
 from sidecar.app.endpoint_host import host
 from sidecar.bridge.endpoint import NAME, coordinator_endpoint
 from sidecar.bridge.source import Source
+from sidecar.coordinator.authority.certificate import WitnessPin
 from sidecar.coordinator.client import CoordinatorClient
 from sidecar.coordinator.client_errors import CannotConnect
+from sidecar.coordinator.wire.enums import ErrorCode, Scope
+from sidecar.coordinator.wire.errors import ProtocolError
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.endpoint.app import Endpoint
@@ -81,6 +86,23 @@ def home(tmp_path: Path) -> Path:
     made = tmp_path / "home"
     made.mkdir(mode=0o700)
     return made
+
+
+@pytest.mark.parametrize("artifacts", [False, True])
+async def test_a_bridge_logs_in_for_reading_alone(tmp_path: Path, artifacts: bool) -> None:
+    """With the key of somebody who may do nearly everything."""
+    with Cluster(tmp_path, certificate_seconds=2) as cluster:
+        known = cluster.provisioned
+        witness = WitnessPin(known.witness_id, known.witness_public_key)
+        pins = tmp_path / "bridge" / "pins.json"
+        pins.parent.mkdir(mode=0o700)
+        section = CoordinatorSection(cluster.socket, "", pins, witness, artifacts=artifacts)
+        async with await dial(section, cluster.key("operator")) as client:
+            reading = Scope.WORK_READ | (Scope.ARTIFACT_READ if artifacts else Scope(0))
+            assert client.welcome.scopes == reading
+            with pytest.raises(ProtocolError) as caught:
+                await client.create_objective(b"{}")
+            assert caught.value.code is ErrorCode.SCOPE_DENIED
 
 
 async def test_a_bridge_outlives_its_broker_and_its_coordinator(tmp_path: Path, home: Path) -> None:

@@ -146,7 +146,16 @@ def next_steps(dev: Dev) -> str:
             "Two terminals that talk:",
             f"   {command_line(dev, 'bob', 'channel', 'tail', 'general')}",
             f"   {command_line(dev, 'alice', 'channel', 'send', 'general', 'hello')}",
+            *_endpoints(dev),
             "Who is connected, what lags and which limit is near, live:",
             f"   {cli_command(root, 'top')}",
         ]
     )
+
+
+def _endpoints(dev: Dev) -> list[str]:
+    if dev.endpoints is None:
+        return []
+    commands = (("ep", "list"), ("ep", "call", "dev.sidecar.sample", "count"))
+    typed = [f"   {command_line(dev, 'alice', *one, space='main')}" for one in commands]
+    return ["Endpoints that answer:", *typed]

@@ -41,6 +41,7 @@ from sidecar.rails.planes.registration.register import register as _register
 from sidecar.rails.space.creds import format_creds, write_creds
 from sidecar.rails.space.holder import Holder, Profile, Service
 from sidecar.rails.space.nkeys import KeyPair
+from sidecar.rails.space.provision import WrongShape, check_floors
 from sidecar.rails.space.system import barrier_permissions
 from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, TooManyRevocations, new_user
 
@@ -243,6 +244,7 @@ async def _registered(
         )
         try:
             async with _doors(site) as doors:
+                await _kept_long_enough(doors, site.name)
                 done = await _register(doors, wanted, record.progress, _keep(shelf, lock), _new_id, now())
         except RegistrationRefused as error:
             site.metrics.counter("registration_registrations", _label(error)).inc()
@@ -253,6 +255,14 @@ async def _registered(
         site.metrics.counter("registration_registrations", "first" if done.first else "takeover").inc()
         record = shelf.write(_kept(shelf).completed(done.epoch, done.registration_revision), lock)
     return record, done
+
+
+async def _kept_long_enough(doors: Doors, space: str) -> None:
+    """Nothing serves over a store that forgets what it writes too early (C13.8-49)."""
+    try:
+        await check_floors(doors.registrar, space)
+    except WrongShape as error:
+        raise SpaceFailed(f"the stores of {space} are below the floors of an endpoint: {error}") from None
 
 
 _LABELS: Final = frozenset(

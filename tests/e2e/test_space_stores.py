@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidecar.app.endpoint_host import host
+from sidecar.app.space_links import SpaceFailed
+from sidecar.app.spaces import create_space, open_space
+from sidecar.rails.endpoint.app import Endpoint
 from sidecar.rails.names import buckets
+from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.holder import Profile
 from sidecar.rails.space.layout import Limits, configurations
 from sidecar.rails.space.provision import WrongShape, check_floors, provision
-from tests.e2e.space_broker import EVENT_SECONDS, User
-from tests.e2e.space_members import SPACE
+from sidecar.rails.space.trust import new_user
+from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker, User
+from tests.e2e.space_members import SPACE, clock
 from tests.e2e.test_space_provision import account, ask, root
 
 pytestmark = pytest.mark.asyncio
@@ -136,3 +143,18 @@ async def test_no_endpoint_is_let_serve_over_a_store_below_its_floors(tmp_path: 
 _CONTROL = [
     one.stream(SPACE) for one in (buckets.RECORDS, buckets.AUTH, buckets.ISSUED, buckets.ACCEPTED, buckets.ADMISSION)
 ]
+
+
+@pytest.mark.req("C13.8-49")
+async def test_an_instance_is_not_registered_over_a_store_that_forgets_too_early(tmp_path: Path) -> None:
+    async with SpaceBroker(tmp_path) as broker:
+        await create_space(tmp_path, SPACE, None, broker.url)
+        sample = Endpoint("sampler")
+        async with open_space(tmp_path, SPACE, broker.url) as opened:
+            key = new_user(os.urandom)
+            inbox = f"_INBOX_{key.public}.>"
+            token = opened.account.mint("root", Permissions(Access(("$JS.API.>",)), Access((inbox,))), key, clock(), 60)
+        async with broker.user(broker.creds(token, key), inbox) as hand:
+            await ask(hand, "$JS.API.STREAM.DELETE.EPR_main")
+        with pytest.raises(SpaceFailed, match="EPR_main: it is missing"):
+            await host(tmp_path, SPACE, broker.url, sample, owner="local")

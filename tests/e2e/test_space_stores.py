@@ -12,7 +12,9 @@ import pytest
 from sidecar.app.endpoint_host import host
 from sidecar.app.space_links import SpaceFailed
 from sidecar.app.spaces import create_space, open_space
+from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.app import Endpoint
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.names import buckets
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.holder import Profile
@@ -150,6 +152,11 @@ async def test_an_instance_is_not_registered_over_a_store_that_forgets_too_early
     async with SpaceBroker(tmp_path) as broker:
         await create_space(tmp_path, SPACE, None, broker.url)
         sample = Endpoint("sampler")
+
+        @sample.command(effect="read")
+        async def look(call: Call) -> JsonValue:
+            return call.args
+
         async with open_space(tmp_path, SPACE, broker.url) as opened:
             key = new_user(os.urandom)
             inbox = f"_INBOX_{key.public}.>"

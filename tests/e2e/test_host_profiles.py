@@ -126,7 +126,7 @@ CASES = {
     ),
 }  # fmt: skip
 ROWS = {
-    Profile.DEPROVISIONER: ("CB-102", "CB-74"),
+    Profile.DEPROVISIONER: ("CB-102", "CB-74", "C13.12-25"),
     Profile.MEMBERSHIP_RW: ("CB-104",),
     Profile.OPERATOR: ("CB-105",),
     Profile.CHANNEL_WRITER: ("CB-107",),

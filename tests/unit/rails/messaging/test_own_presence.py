@@ -25,7 +25,7 @@ def begin(now: int = 1_000, card: Card = CARD) -> OwnPresence:
     return OwnPresence.begin(card, ALICE, RUNTIME, now)
 
 
-@pytest.mark.req("C6-01", "C6-02", "C6-03", "C6-13", "C6-22", "C6-23", "C6-25", "C6-26", "C6-28")
+@pytest.mark.req("C6-01", "C6-02", "C6-03", "C6-13", "C6-22", "C6-23", "C6-25", "C6-26", "C6-28", "C13.11-04")
 def test_a_first_record_says_who_it_is_in_which_life() -> None:
     said = orjson.loads(encode_presence(begin().record(2_000)))
     assert said == {

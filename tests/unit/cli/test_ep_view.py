@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.cli import ep_view
+from sidecar.cli import ep_call, ep_view
 from sidecar.cli.ep_call import scatter_lines
 from sidecar.cli.ep_view import MAX_SHOWN, code_of, error_document, error_lines, pretty, safe_json, signature
 from sidecar.ops.exitcodes import CallCode
@@ -150,5 +150,9 @@ def test_a_scatter_names_everybody_who_did_not_answer() -> None:
     )
     lines = list(scatter_lines(found))
     assert lines[0] == "-- not complete: 2 of 5 instances answered, 1 of them refused"
+    assert ep_call._show(found, as_json=False) is CallCode.PARTIAL
+    whole = Scattered("id-2", {"b" * 26: refused, "a" * 26: Answer(1, "a" * 26, 1, "id-2")})
+    assert ep_call._show(whole, as_json=True) is CallCode.UNKNOWN
+    assert ep_call._show(Scattered("id-3", {"a" * 26: Answer(1, "a" * 26, 1, "id-3")}), as_json=True) is CallCode.OK
     for name, what in (("c", "did not answer"), ("d", "replaced"), ("e", "too late"), ("f", "unexpected")):
         assert any(name * 26 in line and what in line for line in lines)

@@ -20,10 +20,12 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
+from sidecar.rails.endpoint.artifacts import ContractInvalid
 from sidecar.rails.endpoint.call import Authorize, Handler
 from sidecar.rails.endpoint.clusters import EPHEMERAL, Cluster, Surface
 from sidecar.rails.endpoint.clusters import Event as DeclaredEvent
 from sidecar.rails.endpoint.contracts import Contract, Contracts, document
+from sidecar.rails.endpoint.descriptor import ENDPOINT_TYPE
 from sidecar.rails.endpoint.events import Event
 from sidecar.rails.endpoint.identity import Identity
 from sidecar.rails.endpoint.schemas import VOID_SCHEMA, Schema, schema
@@ -73,8 +75,11 @@ class Endpoint:
     ) -> None:
         """``protocol`` 2 declares the effect of every command to callers (C13.7-16); ``public`` descriptors are shown
         to everybody (C13.7-68); ``owner_reserved`` are reserved command names that this endpoint owns (OPEN C13.2-a);
-        ``revision`` is that of its clusters. Raises InvalidName."""
+        ``revision`` is that of its clusters; ``endpoint_type`` is the URN of a conformance set, and means nothing here
+        (C13.7-08). Raises InvalidName, and ContractInvalid for a type that is none."""
         self.name = ENDPOINT_NAME.check(name)
+        if endpoint_type is not None and (fault := ENDPOINT_TYPE.check(endpoint_type)) is not None:
+            raise ContractInvalid("endpointType", fault.why)
         self.protocol, self.public, self.endpoint_type = protocol, public, endpoint_type
         self.reserved, self._revision = tuple(owner_reserved), revision
         self._default = name if "." in name else f"{_OWN_CLUSTER}.{name}"

@@ -191,3 +191,15 @@ def test_nothing_is_served_that_nobody_could_judge() -> None:
         server(lab(), view=View())
     server(lab(), view=View(), mappings=View())
     server(lab(public=True), mappings=View())
+
+
+@pytest.mark.req("C13.7-08")
+def test_a_type_is_a_name_that_changes_nothing() -> None:
+    """What an endpoint serves is its clusters; of which conformance set they are is only told."""
+    plain, typed = lab(), lab(endpoint_type="com.acme.maker")
+    assert plain.surface == typed.surface
+    assert plain.contracts.keys() == typed.contracts.keys()
+    assert plain.artifacts == typed.artifacts
+    for bad in ("maker", "Com.acme", "a_b.c", "", "com..acme", "a." + "b." * 130 + "c"):
+        with pytest.raises(ContractInvalid, match="endpointType"):
+            lab(endpoint_type=bad)

@@ -298,15 +298,17 @@ async def test_events_are_replayed_by_one_topic_of_one_endpoint(port: int) -> No
         assert made.metrics.registry.get_sample_value("sidecar_registry_events_skipped_total") == 1
 
 
-@pytest.mark.req("C13.7-43", "C13.12-17")
+@pytest.mark.req("C13.7-43", "C13.12-17", "C13.7-42")
 async def test_a_target_is_the_active_mapping_and_nothing_else(port: int) -> None:
     async with scene(port) as made:
         bob, carol, eve = (Principal("local", name) for name in ("bob", "carol", "eve"))
         revision = await made.head(bob, "b" * 26)
         answer = await made.ask("target", ALICE, {"owner": "local", "actor": "bob"})
         assert answer == {"lifecycleUid": "b" * 26, "mappingRevision": revision}
-        await made.head(carol, "c" * 26, state="retired")
-        assert await made.ask("target", ALICE, {"owner": "local", "actor": "carol"}) == {}
+        for state in ("retiring", "retired"):
+            ends = {"op": {"opId": "op-1", "kind": "retirement"}} if state == "retiring" else {}
+            await made.head(carol, "c" * 26, state=state, **ends)
+            assert await made.ask("target", ALICE, {"owner": "local", "actor": "carol"}) == {}
         assert await made.ask("target", ALICE, {"owner": "local", "actor": "nobody"}) == {}
         # A head of somebody else, one with a member too many, and a marker authorize nothing.
         for spoilt in ({"actor": "bob"}, {"more": 1}):

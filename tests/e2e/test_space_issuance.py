@@ -74,7 +74,7 @@ def life(actor: str, uid: str = "") -> Lifecycle:
 # ---- lifecycles ----
 
 
-@pytest.mark.req("C13.1-004", "C13.1-005", "C13.1-006", "C13.1-007", "C13.9-M55")
+@pytest.mark.req("C13.1-004", "C13.1-005", "C13.1-006", "C13.1-007", "C13.9-M55", "C13.7-44")
 async def test_a_uid_is_reserved_once_and_for_good(here: Space) -> None:
     alice, bob, uid = Principal("local", "alice"), Principal("local", "bob"), uid_of("reserved")
     async with as_(here, Profile.LIFECYCLES) as client, root(here) as hand:

@@ -16,6 +16,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.app import Endpoint
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.names import buckets
+from sidecar.rails.planes.registration.faults import Corrupt
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.holder import Profile
 from sidecar.rails.space.layout import Limits, configurations
@@ -165,3 +166,36 @@ async def test_an_instance_is_not_registered_over_a_store_that_forgets_too_early
             await ask(hand, "$JS.API.STREAM.DELETE.EPR_main")
         with pytest.raises(SpaceFailed, match="EPR_main: it is missing"):
             await host(tmp_path, SPACE, broker.url, sample, owner="local")
+
+
+@pytest.mark.req("C13.12-18", "C13.12-17")
+async def test_no_instance_is_registered_over_an_authority_store_that_lets_rows_go(tmp_path: Path) -> None:
+    async with SpaceBroker(tmp_path) as broker:
+        await create_space(tmp_path, SPACE, None, broker.url)
+        async with open_space(tmp_path, SPACE, broker.url) as opened:
+            key = new_user(os.urandom)
+            inbox = f"_INBOX_{key.public}.>"
+            token = opened.account.mint("root", Permissions(Access(("$JS.API.>",)), Access((inbox,))), key, clock(), 60)
+        sample = Endpoint("sampler")
+        sample.command("look", effect="read")(_look)
+        lax: list[dict[str, Any]] = [
+            {"deny_delete": False},
+            {"deny_purge": False},
+            {"deny_purge": False, "allow_rollup_hdrs": True},
+        ]
+        async with broker.user(broker.creds(token, key), inbox) as hand:
+            for bucket in (buckets.AUTH, buckets.RECORDS):
+                stream = bucket.stream(SPACE)
+                config = configurations(SPACE, Limits())[stream]
+                for changes in lax:
+                    await ask(hand, f"$JS.API.STREAM.DELETE.{stream}")
+                    await ask(hand, f"$JS.API.STREAM.CREATE.{stream}", {**config, **changes})
+                    with pytest.raises(Corrupt, match=next(iter(changes))):
+                        await host(tmp_path, SPACE, broker.url, sample, owner="local")
+                await ask(hand, f"$JS.API.STREAM.DELETE.{stream}")
+                await ask(hand, f"$JS.API.STREAM.CREATE.{stream}", config)
+        (await host(tmp_path, SPACE, broker.url, sample, owner="local")).close()
+
+
+async def _look(call: Call) -> JsonValue:
+    return call.args

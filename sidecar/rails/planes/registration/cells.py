@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 
 from nats.aio.client import Client
 
-from sidecar.rails.names import api, buckets, headers
+from sidecar.rails.names import api, headers
 from sidecar.rails.names.buckets import Bucket
 from sidecar.rails.planes.registration.faults import Conflict, Corrupt
 from sidecar.rails.space.asking import SECONDS, BrokerRefused, ask
 from sidecar.rails.space.keys import read_key
+from sidecar.rails.space.layout_control import store_faults
 
 _WRONG_LAST: Final = 10071
 
@@ -62,10 +63,6 @@ async def prove_authority(client: Client, bucket: Bucket, space: str, *, seconds
     """That the stream behind a bucket loses nothing and is the primary (C13.12-18). Raises Corrupt, BrokerRefused."""
     answer = await ask(client, api.STREAM_INFO.build(stream=bucket.stream(space)), seconds=seconds)
     config = answer.get("config")
-    found = config if isinstance(config, dict) else {}
-    wrong = [name for name in ("mirror", "sources", "max_age") if found.get(name)]
-    wrong += [name for name in ("max_msgs", "max_bytes") if found.get(name, -1) > 0]
-    if bucket is buckets.AUTH and found.get("allow_direct"):
-        wrong.append("allow_direct")
-    if not found or wrong:
-        raise Corrupt(f"{bucket.stream(space)} must not be served from: {', '.join(wrong) or 'no configuration'}")
+    faults = store_faults(bucket, config) if isinstance(config, dict) else ["it has no configuration"]
+    if faults:
+        raise Corrupt(f"{bucket.stream(space)} must not be served from: {'; '.join(faults)}")

@@ -192,8 +192,9 @@ class Endpoint:
                 Cluster(
                     urn,
                     self._revision,
-                    tuple(one.contract.declared(self.name, self.protocol) for one in group.commands.values()),
-                    tuple(DeclaredEvent(one.name, one.schema.closure) for one in group.events.values()),
+                    # By name, so that to move a declaration within a file is not another contract.
+                    tuple(one.contract.declared(self.name, self.protocol) for _, one in sorted(group.commands.items())),
+                    tuple(DeclaredEvent(name, one.schema.closure) for name, one in sorted(group.events.items())),
                 )
                 for urn, group in self._groups.items()
             )

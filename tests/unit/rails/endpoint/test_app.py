@@ -83,6 +83,24 @@ def test_what_is_declared_gives_clusters_contracts_and_artifacts() -> None:
     assert set(made.handlers) == {"say-it", "stop", "far"}
 
 
+@pytest.mark.req("C13.7-26", "C13.7-46")
+def test_the_order_of_declarations_is_no_part_of_the_contract() -> None:
+    def made(*order: str) -> Endpoint:
+        endpoint = Endpoint("com.acme.lab", protocol=2)
+        for name in order:
+            endpoint.command(name, input=TEXT)(handler)
+            endpoint.event(f"{name}ed", TEXT)
+        return endpoint
+
+    one, other = made("b", "a", "c"), made("c", "b", "a")
+    assert one.surface.digests == other.surface.digests
+    assert one.artifacts == other.artifacts
+    (cluster,) = one.surface.clusters
+    assert [command.name for command in cluster.commands] == ["a", "b", "c"]
+    assert [event.name for event in cluster.events] == ["aed", "bed", "ced"]
+    assert made("a", "b").surface.digests != one.surface.digests
+
+
 @pytest.mark.req("C13.14-02", "C13.7-28", "C13.7-29")
 def test_the_artifacts_are_everything_that_a_stranger_needs() -> None:
     made = lab()

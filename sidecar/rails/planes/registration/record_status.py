@@ -1,7 +1,7 @@
 """What an instance may say of itself: the body of a record write, judged before anything is written (C13.9-082).
 
-Pure. The epoch comes from the subject, which the broker has checked against the instance's grants; a payload that names
-one is refused, whatever it says.
+Pure. The epoch comes from the subject, which the broker has checked against the instance's grants; what a payload says
+of it is not looked at (C13.2-70).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Report:
 
 _REQUIRED: Final = {"state"}
 _OPTIONAL: Final = {"observedSpecRevision", "baseRevision", "note"}
-_SUPERVISED: Final = {"restarts", "restartWindowStart", "supervisor", "escalation", "lastExit"}
-"""What a supervisor adds to a status. An instance that says it too is not believed: it is left out."""
+_NOT_ITS_OWN: Final = {"epoch", "restarts", "retiredAt", "restartWindowStart", "supervisor", "escalation", "lastExit"}
+"""What the writer or a supervisor adds to a status. An instance that says it too is not believed: it is left out."""
 
 
 def writer_of(space: str, subject: str) -> Writer:
@@ -113,7 +113,7 @@ def read_report(data: bytes) -> Report:
         raise WriteRefused(Code.BAD_REQUEST, "the status is no JSON") from None
     if not isinstance(value, Mapping) or not value.keys() >= _REQUIRED:
         raise WriteRefused(Code.BAD_REQUEST, "the status has not the members of one")
-    if value.keys() - _REQUIRED - _OPTIONAL - _SUPERVISED:
+    if value.keys() - _REQUIRED - _OPTIONAL - _NOT_ITS_OWN:
         raise WriteRefused(Code.BAD_REQUEST, "the status has a member that is none of one")
     state, note = value["state"], value.get("note", "")
     if not isinstance(state, str) or not isinstance(note, str):

@@ -61,7 +61,7 @@ def test_a_status_is_stored_with_the_epoch_of_the_subject_and_what_it_observed()
     "value",
     [
         {},
-        {"state": "ready", "epoch": 9},  # a payload has no epoch
+        {"state": "ready", "incarnation": 9},
         {"state": "ready", "more": 1},
         {"state": "escalated"},
         {"state": "Ready"},
@@ -95,7 +95,7 @@ def test_a_status_that_is_too_large_is_refused_as_such() -> None:
 
 
 def test_what_a_supervisor_says_is_left_out_of_what_an_instance_says() -> None:
-    report = read_report(b'{"state":"ready","restarts":0,"supervisor":"me"}')
+    report = read_report(b'{"state":"ready","restarts":0,"supervisor":"me","epoch":9}')
     assert b"restarts" not in report.status(1, 1)
 
 

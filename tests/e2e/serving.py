@@ -53,10 +53,16 @@ class Trusted:
     held_by: dict[str, frozenset[str]] = field(default_factory=dict)
     lives: dict[str, Current] = field(default_factory=dict)
     down: bool = False
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Views wait for it."""
     asked: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
 
     async def held(self, caller: Lifecycle, generation: str | None) -> frozenset[str]:
         self.asked.append((caller.dot, generation))
+        await self.gate.wait()
         if self.down:
             raise Unavailable("down")
         return self.held_by.get(caller.principal.dot, frozenset())

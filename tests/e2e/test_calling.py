@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,6 +334,25 @@ async def test_only_the_broker_says_that_an_instance_is_gone(here: Room) -> None
         assert await soon(caller.probe(ECHO, ONE, seconds=0.3)) is Probe.SILENT
         assert {heard.asked.route for heard in one.heard} == {"inst"}
         assert all("inputDigest" not in heard.body["op"] for heard in one.heard)
+
+
+@pytest.mark.req("C13.2-51", "C13.2-52", "C13.3-47")
+async def test_a_call_that_waits_for_a_link_is_not_sent_behind_the_end_of_its_caller(tmp_path: Path) -> None:
+    async with room(tmp_path) as here, raw(here) as one, calling(here, contracts=KNOWN) as (caller, _):
+        await soon(caller.call(ECHO, "put", {"text": "first"}))
+        connection = caller._desk.connection
+        since = connection.interruptions
+        here.broker.kill()
+        await until(lambda: not connection.linked)
+        late = asyncio.create_task(caller.call(ECHO, "put", {"text": "late"}))
+        await until(lambda: caller._desk.wire._open == 1)
+        await caller.close()
+        here.broker.start()
+        await soon(connection.restored(since))
+        with pytest.raises(CallFailed) as ended:
+            await soon(late)
+        assert (ended.value.code, ended.value.outcome) == (Code.UNAVAILABLE, Outcome.NOT_EXECUTED)
+        assert one.count("put") == 1
 
 
 async def test_each_of_many_calls_ends_at_its_own_deadline(here: Room) -> None:

@@ -33,7 +33,7 @@ class Stream:
         self.oldest: int | None = None
         self.refuses = ""
         self.asked: list[dict[str, Any]] = []
-        lists.answers["events"] = self.events
+        lists.answers |= {"events": self.events, "record": lambda heard: heard.no("unavailable")}
 
     def value(self, data: Any, **more: Any) -> dict[str, Any]:
         return {"v": 1, "topic": TOPIC, "ts": 1000 + len(self.rows), "data": data, **more}
@@ -173,6 +173,41 @@ async def test_a_gap_is_said_once_and_closed_when_it_can_be(tmp_path: Path) -> N
             gap, kept = await take(events, 2)
             assert isinstance(gap, Missed)
             assert (gap.after, kept.data) == (13, "kept")
+            # Read again behind an interruption, the same gap is not said a second time.
+            waiting = asyncio.ensure_future(anext(events))
+            asked = len(stream.asked)
+            here.broker.kill()
+            here.broker.start()
+            await until(lambda: len(stream.asked) > asked and stream.one.connection.linked)
+            stream.oldest = None
+            await stream.publish("next", live=False)
+            stream.rows[-1]["sequence"] = 50
+            here.broker.kill()
+            here.broker.start()
+            assert told([await soon(waiting)]) == [("next", 50)]
+
+
+@pytest.mark.req("C13.2-52", "C13.8-50")
+async def test_what_a_closed_caller_would_repeat_ends_with_it(tmp_path: Path) -> None:
+    async with room(tmp_path) as here, scene(here) as (caller, stream, _):
+        stream.refuses = "unavailable"  # such questions are asked again
+        async with counted(caller, after=1) as watch:
+            events = aiter(watch)
+            repeated = asyncio.ensure_future(
+                caller.call("registry", "events", {"endpoint": ECHO, "topic": TOPIC}, seconds=3600, repeat=True)
+            )
+            record = asyncio.ensure_future(anext(aiter(caller.watch_instance(ECHO, ONE))))
+            missed = asyncio.ensure_future(anext(events))
+            await until(lambda: len(stream.asked) > 4)
+            await caller.close()
+            for ending in (repeated, record):
+                with pytest.raises(CallFailed) as ended:
+                    await soon(ending)
+                assert ended.value.code == "unavailable"
+            with contextlib.suppress(CallFailed):
+                await soon(missed)  # the gap, if it was said before
+            with pytest.raises((CallFailed, StopAsyncIteration)):
+                await soon(anext(events))
 
 
 @pytest.mark.req("C13.5-07")

@@ -281,6 +281,10 @@ async def test_the_outcome_is_what_is_known_of_the_effect(here: Room) -> None:
                 raise Refusal("nonsense", "no code", Outcome.NOT_EXECUTED)
             case "crashes":
                 raise ZeroDivisionError("secret")
+            case "gives up":
+                raise asyncio.CancelledError
+            case "tells much":
+                raise Refusal(Code.NOT_FOUND, "x", Outcome.NOT_EXECUTED, [{"kind": "com.acme.why", "x": "x" * 2**20}])
             case "wrong":
                 return "no integer"
             case "never":
@@ -296,6 +300,8 @@ async def test_the_outcome_is_what_is_known_of_the_effect(here: Room) -> None:
             ("own", "com.acme.full", NOT),
             ("none", Code.INTERNAL, NOT),
             ("crashes", Code.INTERNAL, UNKNOWN),
+            ("gives up", Code.INTERNAL, UNKNOWN),
+            ("tells much", Code.NOT_FOUND, NOT),
             ("wrong", Code.INTERNAL, EXECUTED),
             ("never", Code.INTERNAL, EXECUTED),
             ("hangs", Code.DEADLINE_EXCEEDED, UNKNOWN),
@@ -306,7 +312,7 @@ async def test_the_outcome_is_what_is_known_of_the_effect(here: Room) -> None:
             assert "secret" not in found["error"]["message"]
         assert (await alice.ask("act", args="before"))["error"]["details"] == [{"kind": "com.acme.why", "at": 1}]
         failures = lab.total("endpoint_handler_failures")
-        assert failures == {("raised",): 1, ("result",): 2, ("overrun",): 1}
+        assert failures == {("raised",): 2, ("result",): 2, ("overrun",): 1}
         assert "secret" not in lab.log.getvalue()
         assert lab.total("endpoint_requests")[("extension",)] == 1
 

@@ -17,6 +17,7 @@ from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import Connection, Credentials, CredentialsRefused, Fault, PermissionViolation
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
+from sidecar.rails.endpoint.contracts import DESCRIBE
 from sidecar.rails.endpoint.events import EventInvalid
 from sidecar.rails.endpoint.serve import Superseded
 from sidecar.rails.endpoint.serve_results import Results
@@ -27,7 +28,7 @@ from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import format_creds
 from sidecar.rails.space.holder import Form, Holder, Profile, Service
 from sidecar.rails.space.trust import new_user
-from tests.e2e.endpoints import Room, soon, until
+from tests.e2e.endpoints import Room, room, soon, until
 from tests.e2e.serving import NAME, ONE, TWO, Lab, peer
 from tests.e2e.space_broker import SpaceBroker
 from tests.e2e.space_dial import QUICK
@@ -372,6 +373,40 @@ async def test_a_drain_that_takes_too_long_tells_who_still_waits(here: Room) -> 
         assert (found["code"], found["outcome"]) == (Code.UNAVAILABLE, UNKNOWN)
         await lab.server.close()
         assert states == ["ready", "draining", "exited"]
+
+
+@pytest.mark.req("C13.8-50", "C13.7-66")
+async def test_who_waits_for_a_description_is_told_of_the_end(here: Room) -> None:
+    lab = Lab()
+    lab.trusted.gate.clear()
+    async with lab.serving(here), peer(here, lab) as alice:
+        nonce = await alice.send(DESCRIBE)
+        await until(lambda: len(lab.trusted.asked) == 1)
+        await soon(lab.server.close(0.05))
+        found = (await alice.answer(nonce))[1]["error"]
+        assert (found["code"], found["outcome"]) == (Code.UNAVAILABLE, NOT)
+
+
+@pytest.mark.req("C13.8-50")
+async def test_rails_that_cannot_be_left_in_time_are_left_for_good(tmp_path: Path) -> None:
+    """A link that is being made just then would bring them back, to an instance that answers nothing any more."""
+    async with room(tmp_path) as here:
+        one, two = Lab(ONE), Lab(TWO)
+        async with two.serving(here), peer(here, two) as alice, one.serving(here):
+            left = [tap for rail, tap in one.server._live.items() if rail.queue]
+            async with one.connection._subscriptions.placing:
+                draining = asyncio.create_task(one.server.drain(0.05))
+                await until(lambda: all(tap.error is not None for tap in left))
+            await soon(draining)
+            links = {each.connection: each.connection.interruptions for each in (alice, one, two)}
+            here.broker.kill()
+            here.broker.start()
+            for link, since in links.items():
+                await soon(link.restored(since))
+            nonces = [await alice.send() for _ in range(64)]
+            for nonce in nonces:
+                assert (await alice.answer(nonce))[1]["ok"]
+            assert not one.calls
 
 
 @pytest.mark.req("C13.14-01", "C13.2-58")

@@ -226,7 +226,7 @@ class Desk:
             job.to = job.to._replace(uid=None, mapping_revision=None)
         elif why is Again.CONTRACT:
             job.contract = None
-        if why is None and job.repeat and job.contract is not None:
+        if why is None and job.repeat and job.contract is not None and not self.wire.over:
             why = again.repeats(error, read=again.reads(job.endpoint, job.contract))
         return why
 

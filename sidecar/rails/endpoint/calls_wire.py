@@ -21,6 +21,7 @@ from sidecar.rails.connection import (
     Fault,
     NotSent,
     PermissionViolation,
+    State,
     Subscription,
 )
 from sidecar.rails.endpoint.calls_kept import Kept
@@ -91,7 +92,12 @@ class Wire:
         self._timer: asyncio.TimerHandle | None = None
         self._subscribing = asyncio.Lock()
         self._subscription: Subscription | None = None
-        self._closed = False
+        self.closed = False
+
+    @property
+    def over(self) -> bool:
+        """Whether no request will ever go out again: the caller was closed, or its connection has ended for good."""
+        return self.closed or self._connection.state in (State.STOPPED, State.CLOSED)
 
     # ---- requests ----
 
@@ -162,6 +168,9 @@ class Wire:
             async with asyncio.timeout_at(until):
                 await self._subscribed()
                 await self._connection.ready()
+                if self._subscription is None or self._subscription.error is not None:
+                    # It ended while there was no link: nobody would hear the answer (C13.2-51).
+                    raise NotSent(Fault.LOST, "replies cannot be read any more")
                 with self._expected(nonce, waiting):
                     sent = True
                     reply = waiting.sentinel
@@ -209,7 +218,7 @@ class Wire:
     async def _subscribed(self) -> None:
         """The reply subscription stands, before anything is published (C13.2-51)."""
         async with self._subscribing:
-            if self._closed:
+            if self.closed:
                 raise NotSent(Fault.LOST, "the caller was closed")
             if self._subscription is None or self._subscription.error is not None:
                 await self._unsubscribe()
@@ -269,7 +278,7 @@ class Wire:
 
     async def close(self) -> None:
         """Calls that wait end as failed with an unknown outcome; later ones are not sent. May be called twice."""
-        self._closed = True
+        self.closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._next, self._timer = inf, None

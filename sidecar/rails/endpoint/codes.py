@@ -54,6 +54,8 @@ MAX_ERROR_TEXT: Final = 512
 """Characters of a message that we send; what is longer is cut."""
 MAX_DETAILS: Final = 16
 """Entries of ``details`` that we send and read."""
+MAX_DETAIL_BYTES: Final = 16_384
+"""Bytes of all details that we send; those behind it are left out."""
 EXTENSION: Final = "extension"
 """The metric label of every code outside of the catalog."""
 

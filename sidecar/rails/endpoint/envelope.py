@@ -7,14 +7,23 @@ A request that does not have its shape is refused with the code of the field tha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
 from sidecar.base.strictjson import JsonError, JsonValue, NotJson, check_value, parse
-from sidecar.rails.endpoint.codes import MAX_DETAILS, MAX_ERROR_TEXT, Code, Details, Outcome, Refusal, is_code
+from sidecar.rails.endpoint.codes import (
+    MAX_DETAIL_BYTES,
+    MAX_DETAILS,
+    MAX_ERROR_TEXT,
+    Code,
+    Details,
+    Outcome,
+    Refusal,
+    is_code,
+)
 from sidecar.rails.envelopes.errors import EnvelopeError
 from sidecar.rails.names.limits import MAX_DISPLAY_NAME, MAX_SAFE_INTEGER
 from sidecar.rails.names.tokens import EXTENSION_KIND, GRAMMARS
@@ -315,10 +324,21 @@ def encode_refusal(identity: str, refusal: Refusal) -> bytes:
         "message": refusal.message[:MAX_ERROR_TEXT].encode("utf-8", "replace").decode(),
         "outcome": str(refusal.outcome),
     }
-    details = [dict(one) for one in refusal.details[:MAX_DETAILS] if _is_detail(one)]
+    details = _bounded(dict(one) for one in refusal.details[:MAX_DETAILS] if _is_detail(one))
     if details:
         error["details"] = details
     return orjson.dumps({"v": VERSION, "id": identity, "ok": False, "error": error})
+
+
+def _bounded(details: Iterable[dict[str, JsonValue]]) -> list[dict[str, JsonValue]]:
+    """The details that there is room for: a refusal must fit into any message, or its outcome could not be told."""
+    found, left = [], MAX_DETAIL_BYTES
+    for one in details:
+        left -= len(orjson.dumps(one))
+        if left < 0:
+            break
+        found.append(one)
+    return found
 
 
 def _is_detail(value: object) -> bool:

@@ -10,7 +10,6 @@ Here are the rails and the life of the server; what is done with a request is in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -220,6 +219,13 @@ class EndpointServer:
         for task in self._regaining:
             task.cancel()
 
+    async def _give_up_rails(self) -> None:
+        """Rails that are lost are not tried again: one that stood again behind the end would be heard by nobody."""
+        tasks = list(self._regaining)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     # ---- the end ----
 
     async def wait(self) -> None:
@@ -233,6 +239,7 @@ class EndpointServer:
         """End without a loss: no more of the class rail, so that others take what comes; what this instance has been
         given is finished within ``seconds``; requests to it by name are refused meanwhile; then the rest ends."""
         self._dispatcher.draining = True
+        await self._give_up_rails()
         await self._report("draining")
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
@@ -243,14 +250,20 @@ class EndpointServer:
     async def _leave(self, rails: Sequence[_Rail], seconds: float) -> None:
         """End some rails; what the broker has sent on them is still taken."""
         left = [self._live.pop(rail) for rail in rails]
-        with contextlib.suppress(TimeoutError):
+        if not left:
+            return
+        try:
             async with asyncio.timeout(seconds):
                 await self._connection.drain(left)
+        except TimeoutError:
+            # A link that comes back would be given them again, and what comes on them then be answered by nobody.
+            await asyncio.wait([asyncio.ensure_future(one.close()) for one in left], timeout=CLOSE_SECONDS)
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Take nothing more and wait for running handlers, at most ``seconds``; the rest are cancelled, and their
         callers told that the outcome is unknown. May be called twice."""
         self._started = False
+        await self._give_up_rails()
         await self._leave(list(self._live), seconds)
         self._dispatcher.closed = True
         self._forget_rails()

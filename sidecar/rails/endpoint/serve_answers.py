@@ -14,15 +14,20 @@ from sidecar.rails.endpoint.envelope import encode_refusal
 
 WAITING: Final = 4_096
 """Answers that wait for a link or for a socket that is full; more are lost, and counted."""
+WAITING_BYTES: Final = 64 << 20
+"""Bytes of those answers, in all."""
 
 
 class Answers:
     """The answers of one instance. An answer that cannot be sent is counted; its caller's deadline tells the caller."""
 
-    def __init__(self, connection: Connection, metrics: Metrics, log: Log, most: int = WAITING) -> None:
-        self._connection, self._log, self._most = connection, log, most
+    def __init__(
+        self, connection: Connection, metrics: Metrics, log: Log, most: int = WAITING, most_bytes: int = WAITING_BYTES
+    ) -> None:
+        self._connection, self._log, self._most, self._most_bytes = connection, log, most, most_bytes
         self._lost = {why: metrics.counter("endpoint_answers_lost", why) for why in _WHY}
         self._sending: set[asyncio.Task[None]] = set()
+        self._size = 0
 
     @property
     def limit(self) -> int:
@@ -39,13 +44,18 @@ class Answers:
             data = encode_refusal(identity, refusal)
         if self._connection.offer(reply, data):
             return
-        if len(self._sending) >= self._most:
+        if len(self._sending) >= self._most or self._size + len(data) > self._most_bytes:
             self._lost["overflow"].inc()
             self._log.warning("endpoint_answer_lost", fault="overflow")
             return
         task = asyncio.create_task(self._send(reply, data))
         self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._size += len(data)
+        task.add_done_callback(lambda _: self._over(task, len(data)))
+
+    def _over(self, task: asyncio.Task[None], size: int) -> None:
+        self._sending.discard(task)
+        self._size -= size
 
     async def _send(self, reply: str, data: bytes) -> None:
         try:

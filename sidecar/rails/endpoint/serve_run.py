@@ -215,6 +215,10 @@ class Dispatcher:
     def _interrupted(self, accepted: Accepted, job: _Job, error: BaseException | None) -> Refusal:
         """What is told of a handler that was cancelled: its time was up, or the server stops (C13.3-42)."""
         outcome = Outcome.UNKNOWN if job.dispatched else Outcome.NOT_EXECUTED
+        if error is not None and not job.task.cancelling():
+            # Nobody cancelled it: what it awaited was cancelled, and that is a failure of its own.
+            self._failed("raised", accepted, error)
+            return Refusal(Code.INTERNAL, "the handler failed", outcome)
         if not job.overran:
             return Refusal(Code.UNAVAILABLE, "the instance stops", outcome)
         self._failed("overrun", accepted, error or TimeoutError())
@@ -285,6 +289,9 @@ class Dispatcher:
         try:
             async with asyncio.timeout(DESCRIBE_SECONDS):
                 answer = await described.answer(caller, asked.origin.generation, identity, self._answers.limit)
+        except asyncio.CancelledError:
+            self._refuse(identity, Refusal(Code.UNAVAILABLE, "the instance stops", Outcome.NOT_EXECUTED), reply)
+            raise
         except Exception as error:
             # A view that fails in a way of its own is one that cannot be read.
             if not isinstance(error, Unavailable):

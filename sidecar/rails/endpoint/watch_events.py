@@ -156,11 +156,14 @@ class EventWatch:
                 before = joint.after
                 for one in joint.stored(_stored(found["events"], joint.topic)):
                     yield one
-                joint.after = max(joint.after, found.get("next", 0))
+                # Nothing is stored in front of the oldest, so that a gap is said once.
+                joint.after = max(joint.after, found.get("next", 0), oldest - 1)
                 # A page that does not go on would be asked for again for ever.
                 if "next" not in found or joint.after == before:
                     break
         except CallError as error:
+            if self._desk.wire.closed:
+                raise named(error, self._endpoint, "watch", "") from None
             if not self._told:
                 yield self._missed("replay", f"what is stored cannot be read: {error}")
             self._told = True

@@ -42,7 +42,7 @@ class InstanceWatch:
                 found = await self._settled(await self._read(seen))
                 failed = 0
             except CallError as error:
-                if error.code not in _PASSING:
+                if error.code not in _PASSING or self._desk.wire.over:
                     raise
                 self._desk.missed("record")
                 await asyncio.sleep(again.pause(failed, self._desk.chance))

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from sidecar.ops.catalogue.endpoint import CODES
-from sidecar.rails.endpoint.codes import MAX_DETAILS, MAX_ERROR_TEXT, Code, Outcome, Refusal, is_code, label
+from sidecar.rails.endpoint.codes import (
+    MAX_DETAIL_BYTES,
+    MAX_DETAILS,
+    MAX_ERROR_TEXT,
+    Code,
+    Outcome,
+    Refusal,
+    is_code,
+    label,
+)
 from sidecar.rails.endpoint.envelope import (
     Bind,
     Body,
@@ -25,6 +34,17 @@ from sidecar.rails.envelopes.errors import EnvelopeError
 
 VOID = "sha256:" + "1" * 64
 DETAIL = {"kind": "ai.cotal.ep.bind-refused", "n": [1, None]}
+
+
+@pytest.mark.req("C13.3-37", "C13.3-40")
+def test_a_refusal_fits_into_any_message_and_keeps_its_outcome() -> None:
+    large: list[Any] = [{"kind": "com.acme.detail", "n": number, "text": "x" * 6_000} for number in range(5)]
+    data = encode_refusal("r1", Refusal(Code.CONFLICT, "ü" * 10_000, Outcome.NOT_EXECUTED, large))
+    assert len(data) < MAX_DETAIL_BYTES + 4 * MAX_ERROR_TEXT
+    found = decode_reply(data).error
+    assert found is not None
+    assert (found.code, found.outcome) == (Code.CONFLICT, Outcome.NOT_EXECUTED)
+    assert [one["n"] for one in found.details] == [0, 1]
 
 
 @pytest.mark.req("C13.3-12", "C13.3-15")

@@ -62,6 +62,24 @@ async def test_so_many_answers_wait_and_the_rest_are_counted() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.req("C13.8-50")
+async def test_so_many_bytes_of_answers_wait() -> None:
+    link, metrics = Clogged(), Metrics()
+    connection: Any = link
+    answers = Answers(connection, metrics, Log(io.StringIO()), most_bytes=500)
+    for number in range(3):
+        answers.give("reply", f"r{number}", b"x" * 200)
+    await asyncio.sleep(0)
+    assert metrics.totals("endpoint_answers_lost") == {("overflow",): 1}
+    link.opened.set()
+    await answers.settle(5)
+    answers.give("reply", "r4", b"y" * 200)
+    await answers.settle(5)
+    assert len(link.sent) == 3
+    assert metrics.totals("endpoint_answers_lost") == {("overflow",): 1}
+
+
+@pytest.mark.asyncio
 async def test_answers_that_never_go_out_are_given_up() -> None:
     connection: Any = Clogged()
     answers = Answers(connection, Metrics(), Log(io.StringIO()))

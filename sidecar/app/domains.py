@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.app.endpoint_records import Stage, shelves
+from sidecar.app.endpoint_records import EndpointRecord, Stage, shelves
 from sidecar.app.space_links import SpaceFailed
 from sidecar.app.spaces import space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
@@ -52,7 +52,8 @@ def claims(root: Path, space: str) -> list[Claim]:
 def claim(root: Path, space: str, domain: str, owner: str) -> Claim:
     """Let an owner register below a domain of at least two labels; a claim of its own stays as it is.
 
-    Raises Denied for the claim of somebody else, SpaceFailed, InvalidName, UnsafeFile.
+    Raises Denied for the claim of somebody else, SpaceFailed while an instance of somebody else is registered below it
+    (a name has one owner, C13.2-23), InvalidName, UnsafeFile.
     """
     _check_domain(domain)
     check_mintable(owner)
@@ -67,7 +68,11 @@ def claim(root: Path, space: str, domain: str, owner: str) -> Claim:
         if len(book.claims) >= MAX_CLAIMS:
             raise SpaceFailed(f"a space has at most {MAX_CLAIMS} claims; release some")
         made = Claim(domain, owner, book.revision + 1)
-        _write(path, _Book({**book.claims, domain: made}, made.revision), lock)
+        after = {**book.claims, domain: made}
+        others = [one for one in _registered(root, space, after, made) if one.owner != owner]
+        if others:
+            raise SpaceFailed(f"{domain} is in use by {_named(others)} of another owner; deregister these first")
+        _write(path, _Book(after, made.revision), lock)
     return made
 
 
@@ -80,18 +85,28 @@ def release(root: Path, space: str, domain: str) -> Claim:
         if kept is None:
             raise SpaceFailed(f"{domain} is not claimed in {space}")
         left = {name: one for name, one in book.claims.items() if name != domain}
-        users = [
-            f"{record.endpoint} ({record.instance})"
-            for record in (shelf.read() for shelf in shelves(root, space))
-            if record is not None
-            and record.stage is not Stage.RETIRED
-            and (record.registered or record.progress is not None)
-            and longest(book.claims, record.endpoint) == kept
-        ]
+        users = _registered(root, space, book.claims, kept)
         if users:
-            raise SpaceFailed(f"{domain} is in use by {', '.join(sorted(users)[:3])}; deregister these first")
+            raise SpaceFailed(f"{domain} is in use by {_named(users)}; deregister these first")
         _write(path, _Book(left, book.revision), lock)
     return kept
+
+
+def _registered(root: Path, space: str, known: Mapping[str, Claim], by: Claim) -> list[EndpointRecord]:
+    """The instances of this host that are registered, or on their way, and fall under one claim among those known."""
+    found = (shelf.read() for shelf in shelves(root, space))
+    return [
+        record
+        for record in found
+        if record is not None
+        and record.stage is not Stage.RETIRED
+        and (record.registered or record.progress is not None)
+        and longest(known, record.endpoint) == by
+    ]
+
+
+def _named(records: Iterable[EndpointRecord]) -> str:
+    return ", ".join(sorted(f"{record.endpoint} ({record.instance})" for record in records)[:3])
 
 
 def authority(root: Path, space: str, endpoint: str, owner: str) -> int:
@@ -110,6 +125,15 @@ def authority(root: Path, space: str, endpoint: str, owner: str) -> int:
     if found.owner != owner:
         raise Denied(f"{endpoint} lies below {found.domain}, which another owner has claimed")
     return found.revision
+
+
+def confirm(root: Path, space: str, endpoint: str, owner: str, revision: int) -> None:
+    """That the authority of a registration still stands once its record is on disk: whoever gives the domain up from
+    here on sees that record, and whoever has done so before is seen. Raises Denied, UnsafeFile."""
+    path = _path(root, space)
+    with DirLock(path.parent):
+        if authority(root, space, endpoint, owner) != revision:
+            raise Denied(f"the claim that covers {endpoint} was changed; run it again")
 
 
 def longest(known: Mapping[str, Claim], endpoint: str) -> Claim | None:

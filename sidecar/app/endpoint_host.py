@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.app.domains import authority
+from sidecar.app.domains import authority, confirm
 from sidecar.app.endpoint_records import EndpointRecord, EndpointShelf, Stage, shelves
 from sidecar.app.space_links import SpaceFailed, as_profile, connected, now, told
 from sidecar.app.spaces import space_info
@@ -245,8 +245,11 @@ async def _registered(
         try:
             async with _doors(site) as doors:
                 await _kept_long_enough(doors, site.name)
-                done = await _register(doors, wanted, record.progress, _keep(shelf, lock), _new_id, now())
+                keep = _keep_claimed(site, shelf, lock, wanted.authority)
+                done = await _register(doors, wanted, record.progress, keep, _new_id, now())
         except RegistrationRefused as error:
+            if (kept := _kept(shelf)).progress is None:
+                shelf.write(replace(kept, registered=record.registered), lock)
             site.metrics.counter("registration_registrations", _label(error)).inc()
             raise
         except BaseException:
@@ -296,6 +299,24 @@ def _kept(shelf: EndpointShelf) -> EndpointRecord:
 def _keep(shelf: EndpointShelf, lock: DirLock) -> Callable[[Progress | None], None]:
     def keep(progress: Progress | None) -> None:
         shelf.write(replace(_kept(shelf), progress=progress), lock)
+
+    return keep
+
+
+def _keep_claimed(site: _Site, shelf: EndpointShelf, lock: DirLock, revision: int) -> Callable[[Progress | None], None]:
+    """Keeps what a registration does; its intent only while its claim stands. Until it is refused it counts as
+    registered, so that nobody gives the claim up between its last step and the record that says so."""
+
+    def keep(progress: Progress | None) -> None:
+        before = _kept(shelf)
+        record = shelf.write(replace(before, progress=progress, registered=True), lock)
+        if progress is None or progress.frozen:
+            return
+        try:
+            confirm(site.root, site.name, record.endpoint, record.owner, revision)
+        except RegistrationRefused:
+            shelf.write(replace(before, progress=None), lock)  # nothing is frozen yet
+            raise
 
     return keep
 

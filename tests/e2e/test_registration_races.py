@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import shutil
 import stat
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from sidecar.app import endpoint_host
+from sidecar.app.domains import claim as claim_domain
 from sidecar.app.domains import release as release_domain
 from sidecar.app.endpoint_host import InstanceSuperseded, instances, register
 from sidecar.app.endpoint_records import EndpointShelf
@@ -27,7 +29,7 @@ from sidecar.rails.planes.registration import barrier, minting, publisher
 from sidecar.rails.planes.registration import register as registration
 from sidecar.rails.planes.registration.barrier import Progress
 from sidecar.rails.planes.registration.cells import write_cell
-from sidecar.rails.planes.registration.faults import Conflict
+from sidecar.rails.planes.registration.faults import Conflict, Denied
 from sidecar.rails.planes.registration.gates import CredentialRow, Gate, GateState, Intent, Op, RowState
 from sidecar.rails.planes.registration.govern import Head, Hold
 from sidecar.rails.planes.registration.naming import Place
@@ -35,7 +37,7 @@ from sidecar.rails.planes.registration.publisher import ArtifactClash, ArtifactT
 from sidecar.rails.space.asking import ask
 from sidecar.rails.space.creds import read_creds
 from sidecar.rails.space.retire import subjects_of
-from tests.e2e.registering import ME, NAME, NUMBER, OWNER, SPACE, YOU, Site, echo, site
+from tests.e2e.registering import ME, NAME, NUMBER, OTHER_OWNER, OWNER, SPACE, YOU, Site, echo, site
 from tests.e2e.space_broker import EVENT_SECONDS
 
 pytestmark = pytest.mark.asyncio
@@ -336,6 +338,60 @@ async def test_a_domain_is_not_given_up_while_an_instance_is_registered(here: Si
         release_domain(here.root, SPACE, "com.acme")
     await endpoint_host.deregister(here.root, SPACE, here.broker.url, NAME, ME)
     assert release_domain(here.root, SPACE, "com.acme").owner == OWNER
+
+
+@pytest.mark.req("C13.2-03")
+async def test_a_registration_whose_domain_is_given_up_meanwhile_changes_nothing(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = registration.register
+
+    async def given_up(*args: Any) -> Any:
+        release_domain(here.root, SPACE, "com.acme")  # nothing says yet that it is in use
+        claim_domain(here.root, SPACE, "com.acme", OTHER_OWNER)
+        return await begin(*args)
+
+    monkeypatch.setattr("sidecar.app.endpoint_host._register", given_up)
+    with pytest.raises(Denied):
+        await here.host()
+    monkeypatch.undo()
+    gate = await here.gate()
+    assert (gate.state, gate.registered) == (GateState.OPEN, False)
+    assert await here.record("spec") == (None, 0)
+    (record,) = instances(here.root, SPACE)
+    assert (record.registered, record.progress) == (False, None)
+    release_domain(here.root, SPACE, "com.acme")  # what was refused holds no domain
+
+
+@pytest.mark.req("C13.2-03")
+async def test_a_domain_is_not_given_up_between_the_last_step_and_the_record_of_it(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = registration.register
+
+    async def killed(*args: Any) -> Any:
+        await begin(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sidecar.app.endpoint_host._register", killed)
+    with pytest.raises(KeyboardInterrupt):
+        await here.host()
+    monkeypatch.undo()
+    assert (await here.gate()).registered
+    with pytest.raises(SpaceFailed, match="in use"):
+        release_domain(here.root, SPACE, "com.acme")
+
+
+@pytest.mark.req("C13.2-23")
+async def test_a_name_that_is_registered_has_no_second_owner(here: Site) -> None:
+    await here.host()
+    shutil.rmtree(EndpointShelf(here.root, SPACE, NAME, ME).directory.parent)  # another directory registered it
+    claim_domain(here.root, SPACE, NAME, OTHER_OWNER)
+    before = await here.record("spec")
+    with pytest.raises(Denied, match="another owner"):
+        await here.host(owner=OTHER_OWNER, instance=YOU)
+    assert await here.record("spec") == before
+    assert await here.record("spec", YOU) == (None, 0)
 
 
 @pytest.mark.req("C13.12-20", "C13.12-22")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.app.domains import authority, claim, claims, release
+from sidecar.app.domains import authority, claim, claims, confirm, release
 from sidecar.app.endpoint_records import EndpointRecord, EndpointShelf, Stage, shelves
 from sidecar.app.space_links import SpaceFailed
 from sidecar.base.safefile import DirLock, UnsafeFile
@@ -137,3 +137,29 @@ def test_the_record_of_an_instance_is_read_back_and_refused_when_it_is_spoilt(ro
     path.write_text(json.dumps({**value, "endpoint": "com.acme.y"}))
     with pytest.raises(UnsafeFile, match="another"):
         shelf.read()
+
+
+@pytest.mark.req("C13.2-23", "C13.2-03")
+def test_a_part_of_a_domain_goes_to_nobody_else_while_an_instance_is_registered_below_it(root: Path) -> None:
+    claim(root, "main", "com.acme", ANN)
+    kept(root, EndpointRecord("com.acme.x", ME, ANN, "c" * 26, registered=True))
+    with pytest.raises(SpaceFailed, match="in use by com"):
+        claim(root, "main", "com.acme.x", BOB)
+    assert authority(root, "main", "com.acme.x", ANN) == 1
+    assert claim(root, "main", "com.acme.y", BOB).owner == BOB  # where nothing is registered
+    assert claim(root, "main", "com.acme.x", ANN).owner == ANN  # the owner itself may split its domain
+    kept(root, EndpointRecord("com.acme.z", ME, ANN, "c" * 26, progress=Progress("o" * 32, Intent.REGISTRATION, 0, 0)))
+    with pytest.raises(SpaceFailed, match="in use by com"):
+        claim(root, "main", "com.acme.z", BOB)
+
+
+@pytest.mark.req("C13.2-03")
+def test_authority_is_confirmed_as_it_was_read(root: Path) -> None:
+    first = claim(root, "main", "com.acme", ANN)
+    confirm(root, "main", "com.acme.x", ANN, first.revision)
+    release(root, "main", "com.acme")
+    with pytest.raises(Denied, match="no claim"):
+        confirm(root, "main", "com.acme.x", ANN, first.revision)
+    claim(root, "main", "com.acme", ANN)
+    with pytest.raises(Denied, match="changed"):
+        confirm(root, "main", "com.acme.x", ANN, first.revision)

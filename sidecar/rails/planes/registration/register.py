@@ -165,6 +165,8 @@ class _Registration:
         others = {name: hold for name, hold in head.holds.items() if name != self._place.instance}
         gone = {name for name, hold in others.items() if abandoned(hold, await self._gate(name))}
         specs = await registered(self._doors.registrar, self._place)
+        if any(one.owner != self._wanted.spec.owner for one in specs.values()):
+            raise Denied(f"{self._place.endpoint} is registered by another owner; a name has one (C13.2-23)")
         forms = [(one.cluster_digests, one.protocol) for name, one in specs.items() if name != self._place.instance]
         await check_forms(self._doors.publisher, self._place.space, self._wanted.surface, forms)
         live = [(hold.digests, hold.protocol) for name, hold in others.items() if name not in gone]

@@ -1,7 +1,7 @@
 """The rails on NATS: names, trust, the connection, messaging and typed endpoints.
 
-``from sidecar.rails import Endpoint, Call, Code, Caller`` is all that an author of an endpoint or of a caller needs; they
-are imported when they are asked for, so that a client of the messaging plane does not pay for them.
+``from sidecar.rails import Endpoint, Call, Code, Caller`` is all that an author of an endpoint or of a caller needs;
+they are imported when they are asked for, so that a client of the messaging plane does not pay for them.
 """
 
 from __future__ import annotations

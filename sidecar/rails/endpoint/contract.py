@@ -150,10 +150,11 @@ def surface_of(
     for contract in contracts.values():
         for shape in (contract.input, contract.output):
             artifacts |= schema(document(shape)).artifacts
-    declared = tuple(Event(name, own.closure) for name, own in (events or {}).items())
+    # By name, as an endpoint declares what its author wrote: both give one digest for one contract.
+    declared = tuple(Event(name, own.closure) for name, own in sorted((events or {}).items()))
     for own in (events or {}).values():
         artifacts |= own.artifacts
-    commands = tuple(contract.declared(endpoint, protocol) for contract in contracts.values())
+    commands = tuple(contract.declared(endpoint, protocol) for _, contract in sorted(contracts.items()))
     cluster = Cluster(urn, revision, commands, declared)
     return Compiled(Surface((cluster,), protocol), {**artifacts, **cluster.artifacts})
 

@@ -53,6 +53,7 @@ ALICE = Lifecycle(Principal("local", "alice"), "a" * 26)
 BOB = Lifecycle(Principal("local", "bob"), "b" * 26)
 SERVING = Principal("local", f"ep_{INSTANCE[:20]}")
 """The serving principal of ``INSTANCE``."""
+NOTHING, EVERYTHING = Rule(()), Rule(None)
 _SPACES = itertools.count(1)
 _KEPT = {"num_replicas": 1, "storage": "file", "retention": "limits", "max_consumers": -1, "max_age": 0}
 _BUCKET = {**_KEPT, "max_msgs_per_subject": 1, "allow_direct": True, "deny_delete": True, "discard": "new"}
@@ -182,11 +183,12 @@ class Scene:
         state: AttemptState | None = AttemptState.ACTIVE,
         seconds: int = 600,
         expires: int | None = None,
+        hears: Rule = NOTHING,
     ) -> str:
-        """Evidence and attempt of a new generation, which ends in ``seconds``."""
+        """Evidence and attempt of a new generation, which ends in ``seconds``; ``hears`` is what it may subscribe."""
         horizon = int(system_now().wall) + seconds
         ref = Reference(self.space, lifecycle, new_generation(horizon, os.urandom))
-        ceiling = Ceiling(Rule(publish, deny), Rule(()))
+        ceiling = Ceiling(Rule(publish, deny), hears)
         source = Source(self.space, "b", "k")
         await self.put(evidence_subject(ref), Evidence(ref, ceiling, (source,), expires or horizon).value())
         if state is not None:

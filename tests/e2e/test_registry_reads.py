@@ -20,6 +20,7 @@ from tests.e2e.plain_broker import plain_broker
 from tests.e2e.registry_scene import (
     ALICE,
     BOB,
+    EVERYTHING,
     INSTANCE,
     SECOND,
     SERVING,
@@ -264,7 +265,7 @@ async def test_a_wait_that_outlives_the_grants_gives_nothing(port: int) -> None:
 @pytest.mark.req("C13.5-07")
 async def test_events_are_replayed_by_one_topic_of_one_endpoint(port: int) -> None:
     async with scene(port) as made:
-        await made.issue(ALICE, None)
+        await made.issue(ALICE, None, hears=EVERYTHING)
         await made.register(SAMPLE, INSTANCE, [cluster("echo")])
 
         def subject(endpoint: str, instance: str, topic: str) -> str:
@@ -385,7 +386,7 @@ async def test_what_decides_is_read_at_the_leader_and_the_rest_by_direct_get(por
         one = cluster("echo")
         await made.register(SAMPLE, INSTANCE, [one])
         await made.head(BOB.principal, BOB.uid)
-        generation = await made.issue(ALICE, None)
+        generation = await made.issue(ALICE, None, hears=EVERYTHING)
         view = {"endpoint": SAMPLE, "owner": "local", "actor": "alice", "uid": ALICE.uid, "generation": generation}
         heard = await made.connection.subscribe("$JS.API.>")
         await made.ask("caller-view", type(ALICE)(SERVING, "c" * 26), view)

@@ -215,12 +215,13 @@ class Registry:
         return found.value()
 
     async def events(self, call: Call) -> JsonValue:
-        """Stored events of one topic, of all instances, in the order of the stream; with ``tail`` only where it ends.
+        """Stored events of one topic that the caller may hear, of all instances, in the order of the stream; with
+        ``tail`` only where it ends.
         ``oldest`` is the first event of any topic that is stored behind ``after``: what was before it is gone."""
         args = _args(call)
         limit = args.get("limit", MAX_EVENTS)
         with self._reading(call, NO_RECORDS):
-            if not await self._visibility.sees(args["endpoint"], call.caller, call.generation):
+            if not await self._visibility.hears(args["endpoint"], args["topic"], call.caller, call.generation):
                 return {"events": []}
             if "tail" in args:
                 return {"events": [], "next": await self.records.newest_event(args["endpoint"], args["topic"])}

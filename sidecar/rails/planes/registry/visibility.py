@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from sidecar.rails.endpoint.view import REGISTRY
+from sidecar.rails.names import planes
 from sidecar.rails.names.principals import Lifecycle
+from sidecar.rails.names.tokens import endpoint_token
 from sidecar.rails.planes.registration.gates import Gate, GateState
 from sidecar.rails.planes.registry.artifacts import Artifacts, Declares, State
 from sidecar.rails.planes.registry.coverage import Coverage, Declared, parts
 from sidecar.rails.planes.registry.disclosure import Ceilings, NotLive
 from sidecar.rails.planes.registry.listing import declarations
 from sidecar.rails.planes.registry.records import Records, Registered
+from sidecar.rails.space.ceilings import Ceiling
 
 CORE: Final = frozenset({REGISTRY, "delivery"})
 """Endpoints of the space itself, whose instances everybody may know."""
@@ -49,15 +52,9 @@ class Visibility:
     ) -> frozenset[str] | None:
         """Names of the commands that a caller holds: by the ceiling of its generation, or, on the rail that names none,
         by those of all its live ones. None when no ceiling is recorded on that rail."""
-        if generation is not None:
-            try:
-                ceilings = [(generation, await self._ceilings.of(caller, generation))]
-            except NotLive:
-                return frozenset()
-        else:
-            ceilings = await self._ceilings.live(caller)
-            if not ceilings:
-                return None
+        ceilings = await self._live(caller, generation)
+        if ceilings is None:
+            return None
         found: set[str] = set()
         for one, ceiling in ceilings:
             coverage = Coverage(ceiling.publish, self._space, caller, one)
@@ -65,6 +62,23 @@ class Visibility:
                 found |= coverage.held(endpoint, piece)
                 await asyncio.sleep(0)  # a large surface is no reason for the others to wait
         return frozenset(found)
+
+    async def _live(self, caller: Lifecycle, generation: str | None) -> list[tuple[str, Ceiling]] | None:
+        """The ceilings that a caller's rail stands for, with their generations; none for a generation that is not
+        live, None when nothing is recorded on the rail that names none."""
+        if generation is None:
+            return await self._ceilings.live(caller) or None
+        try:
+            return [(generation, await self._ceilings.of(caller, generation))]
+        except NotLive:
+            return []
+
+    async def hears(self, endpoint: str, topic: str, caller: Lifecycle, generation: str | None) -> bool:
+        """Whether a caller may hear a topic from every instance: what is stored is read with the grant that admits it
+        live (C13.7-07, C13.9-049)."""
+        pattern = planes.EVENT.filter(space=self._space, endpoint=endpoint_token(endpoint), topic=topic)
+        ceilings = await self._live(caller, generation)
+        return any(ceiling.subscribe.permits(pattern) for _, ceiling in ceilings or ())
 
     async def sees(self, endpoint: str, caller: Lifecycle, generation: str | None) -> dict[str, Registered]:
         """The registrations of an endpoint, if the caller may know of them; else as if there were none."""

@@ -74,11 +74,12 @@ async def tap(here: Society) -> AsyncIterator[Tap]:
 
 
 @pytest.mark.req("C0-03", "C0-04")
-async def test_peers_talk_over_a_stock_broker_without_the_streams_of_workflow_runs(here: Society) -> None:
+async def test_peers_talk_over_a_stock_broker_without_the_streams_of_calls_and_runs(here: Society) -> None:
     async with overseer(here) as asked:
-        info = json.loads((await asked.request(api.STREAM_NAMES.build(), b"")).data)
-        names = set(info["streams"])
-    assert streams.CHAT.stream(SPACE) in names
+        for one in streams.CONTROL:
+            assert (await ask(asked, api.STREAM_DELETE.build(stream=one.stream(SPACE))))["success"]
+        names = set((await ask(asked, api.STREAM_NAMES.build()))["streams"])
+    assert {one.stream(SPACE) for one in streams.MESSAGING} <= names
     assert not {one.stream(SPACE) for one in streams.CONTROL} & names
     assert here.town.broker.process is not None
     assert os.path.basename(os.readlink(f"/proc/{here.town.broker.process.pid}/exe")) == "nats-server"
@@ -90,6 +91,8 @@ async def test_peers_talk_over_a_stock_broker_without_the_streams_of_workflow_ru
         delivered = await got(bob)
         assert (delivered.meta.kind, text_of(delivered)) == ("dm", "psst")
         await delivered.handled()
+    async with here.town.space.member(Profile.PROVISIONER, "provisioner") as (user, _):  # for the tests that follow
+        assert set(await provision(user.client, SPACE)) == {one.stream(SPACE) for one in streams.CONTROL}
 
 
 @pytest.mark.req("C0-05", "C11-03")

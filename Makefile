@@ -34,6 +34,8 @@ $(VENV)/.package: $(VENV)/.deps pyproject.toml
 
 $(VENV)/.cext: $(VENV)/.package $(CEXT)
 	$(PY) setup.py --quiet build_ext --inplace
+	@# where PYTHONDONTWRITEBYTECODE is set, each of the many processes would compile what it imports anew
+	@$(PY) -m compileall -q cext sidecar tests
 	@touch $@
 
 build: $(VENV)/.cext ## virtual environment, pinned dependencies, compiled extensions

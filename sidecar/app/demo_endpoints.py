@@ -26,7 +26,7 @@ async def endpoints(dev: Dev, say: Say, first: int) -> None:
     """Steps ``first`` and ``first + 1``. Raises what fails: a failing tour is a failing product."""
     creds = dev.spaces[SPACE]["creds"]
     alice = Access.of(dev.broker.url, Path(creds["alice"]))
-    async with calling(alice, _SECONDS, listing=True) as caller:
+    async with calling(alice, _SECONDS) as caller:
         await _sample(dev, caller, say, first)
         await _coordinator(dev, caller, say, first + 1)
 

@@ -7,7 +7,6 @@ credentials are not taken any more: then the process is to end, and whoever watc
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any, Final
 
 from sidecar.app.endpoint_host import Hosted, host
@@ -17,15 +16,12 @@ from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, ConnectionFault, Watch
 from sidecar.rails.endpoint.app import Endpoint
-from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.identity import Identity
+from sidecar.rails.endpoint.running import running
 from sidecar.rails.endpoint.serve import EndpointServer
-from sidecar.rails.endpoint.view import RegistryMappings, RegistryView
 from sidecar.rails.planes.delivery.daemon import wait_after
 from sidecar.rails.planes.registration.faults import Conflict, Unverified
-from sidecar.rails.planes.registration.report import report_status
 
-DRAIN_SECONDS: Final = 5.0
 CONFLICTS: Final = 6
 """Registrations in a row that lost against another one, after which it is said instead of tried again."""
 
@@ -110,28 +106,7 @@ class Instance:
 
     async def _serve(self, connection: Connection, hosted: Hosted) -> None:
         """Until the incarnation ends, which is raised."""
-        identity = hosted.identity
-
-        async def report(state: str) -> None:
-            await report_status(connection, identity, state)
-
-        life = identity.lifecycle
-        caller = Caller(connection, identity.space, life, life.principal.actor, metrics=self._metrics)
-        server = self._endpoint.server(
-            connection,
-            identity,
-            view=RegistryView(caller, self._endpoint.name),
-            mappings=RegistryMappings(caller),
-            metrics=self._metrics,
-            log=self._log,
-            status=report,
-        )
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(caller.close)
-            await server.start()
-            stack.push_async_callback(server.drain, DRAIN_SECONDS)
+        async with running(self._endpoint, connection, hosted.identity, metrics=self._metrics, log=self._log) as server:
             self._server = server
-            who = {"endpoint": identity.endpoint, "instance": identity.instance, "epoch": identity.epoch}
-            self._log.info("endpoint_serves", **who)
             self.settled.set()
             await server.wait()

@@ -42,7 +42,7 @@ async def _ask(options: dict[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     async with asyncio.timeout(SECONDS):
         target = target_of({**options, "name": options["name"] or "", "patience": SECONDS})
-        async with calling(target.access, SECONDS, listing=True) as caller:
+        async with calling(target.access, SECONDS) as caller:
             after = None
             for _ in range(_PAGES):
                 page = await caller.endpoints(after=after)

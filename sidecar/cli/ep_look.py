@@ -38,7 +38,7 @@ def listing(target: Target, seconds: float) -> int:
     """
 
     async def work(_: asyncio.Event, __: Sent) -> int:
-        async with calling(target.access, target.patience, listing=True) as caller:
+        async with calling(target.access, target.patience) as caller:
             try:
                 rows, source = await _listed(caller, seconds)
             except CallError as error:
@@ -63,7 +63,8 @@ def _unlisted(target: Target, error: CallError) -> CallCode:
     """There is no listing; a part of one is none either (C13.20-15)."""
     says = isinstance(error, CallRefused)
     code = CallCode.REFUSED if says or error.code == Code.PERMISSION_DENIED else CallCode.NO_CONNECTION
-    text = f"the registry {'refuses' if says else 'does not answer'}: {error}; nothing is listed"
+    did = "refuses" if says else "was not asked" if code is CallCode.REFUSED else "does not answer"
+    text = f"the registry {did}: {error}; nothing is listed"
     if target.as_json:
         click.echo(json.dumps({**error_document(error), "message": one_line(text), "exit_code": int(code)}))
     click.echo(f"-- {one_line(text)}", err=True)

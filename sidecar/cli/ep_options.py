@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from sidecar.app.ep_access import NoListing
 from sidecar.app.ep_args import (
     MAX_ARGUMENT_BYTES,
     BadArguments,
@@ -199,9 +198,6 @@ def run_asked(
             return show_error(error, as_json=target.as_json, what=what)
         except BadArguments as error:
             raise refused_words(error, as_json=target.as_json) from None
-        except NoListing as error:
-            _say_interrupted(target, "NO_LISTING", f"{error}; nothing is listed", None)
-            return CallCode.REFUSED
         except asyncio.CancelledError:
             outcome = "unknown" if sent.out else "not-executed"
             why = "the outcome is unknown: it was sent" if sent.out else "nothing was sent: it was not executed"

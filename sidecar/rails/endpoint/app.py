@@ -6,12 +6,17 @@
     async def echo(call: Call) -> JsonValue:
         return call.args
 
-Nothing here knows of a broker: what is declared gives the surface, the contracts and the artifacts to register, and
-``server`` makes the instance that serves them on a connection.
+    endpoint.run("nats://127.0.0.1:4222", "serve.creds")
+
+What is declared gives the surface, the contracts and the artifacts to register. Who has the creds of a registered
+instance serves it with ``run``, or with ``serve`` in a loop of its own; ``server`` is for who has a connection already.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
@@ -19,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection
+from sidecar.rails.connection import Connection, Notice
 from sidecar.rails.endpoint.artifacts import ContractInvalid
 from sidecar.rails.endpoint.call import Authorize, Handler
 from sidecar.rails.endpoint.clusters import EPHEMERAL, Cluster, Surface
@@ -28,6 +33,7 @@ from sidecar.rails.endpoint.contracts import Contract, Contracts, document
 from sidecar.rails.endpoint.descriptor import ENDPOINT_TYPE
 from sidecar.rails.endpoint.events import Event
 from sidecar.rails.endpoint.identity import Identity
+from sidecar.rails.endpoint.running import Creds, serving, until_stopped
 from sidecar.rails.endpoint.schemas import VOID_SCHEMA, Schema, schema
 from sidecar.rails.endpoint.serve import EndpointServer
 from sidecar.rails.endpoint.serve_describe import Described
@@ -236,6 +242,34 @@ class Endpoint:
         return {name: one for group in self._groups.values() for name, one in group.commands.items()}
 
     # ---- serving ----
+
+    def serve(
+        self,
+        servers: str | Sequence[str],
+        creds: Creds,
+        *,
+        tls: ssl.SSLContext | None = None,
+        watch: Callable[[Notice], None] | None = None,
+        metrics: Metrics | None = None,
+        log: Log | None = None,
+        **limits: Any,
+    ) -> contextlib.AbstractAsyncContextManager[EndpointServer]:
+        """Serve the instance that creds are of, for a block::
+
+            async with endpoint.serve("nats://127.0.0.1:4222", "serve.creds") as server:
+                await server.wait()  # raises Superseded when a later registration has taken over
+
+        ``creds`` is the path of what ``sidecar ep register --out`` has written, or its content as bytes. At the end of
+        the block what has begun is finished, for at most five seconds. To connect takes as long as there is no broker:
+        bound it with ``asyncio.timeout``. ``log`` goes to the standard error by default; ``limits`` are those of
+        :class:`EndpointServer`. Raises InvalidCreds, UnsafeFile, Stopped; ValueError for another endpoint's creds.
+        """
+        return serving(self, servers, creds, tls=tls, watch=watch, metrics=metrics, log=log, **limits)
+
+    def run(self, servers: str | Sequence[str], creds: Creds, **more: Any) -> None:
+        """:meth:`serve` as the whole of a program: until SIGINT or SIGTERM. Raises what it raises, and what
+        ``EndpointServer.wait`` raises: Superseded when a later registration has taken over."""
+        asyncio.run(until_stopped(self, servers, creds, **more))
 
     def server(
         self,

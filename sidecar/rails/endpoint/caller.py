@@ -1,8 +1,8 @@
 """Calls on the endpoint rails: call, cast, scatter, describe, probe, watch and the registry's listing (C13.5).
 
-    caller = Caller(connection, space, lifecycle, "alice")
-    data = await caller.call("dev.sidecar.sample", "echo", {"text": "hi"})
-    found = await caller.scatter("dev.sidecar.sample", "whoami", seconds=2.0)
+    async with Caller.connect("nats://127.0.0.1:4222", "alice.creds") as caller:
+        data = await caller.call("dev.sidecar.sample", "echo", {"text": "hi"})
+        found = await caller.scatter("dev.sidecar.sample", "echo", {"text": "hi"}, seconds=2.0)
 
 A call ends in one of three ways: with the data of the answer, with ``CallRefused`` (the endpoint's own words), or with
 ``CallFailed`` (what happened on the way). Both errors say in ``outcome`` whether the command may have had its effect,
@@ -15,12 +15,17 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol, cast
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, Self, cast
 
+from sidecar.base.clock import Now, system_now
+from sidecar.base.secret import Secret
 from sidecar.base.strictjson import JsonValue
+from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection
+from sidecar.rails.connection import Connection, Notice, Watch
+from sidecar.rails.connection.kv import Unreadable
 from sidecar.rails.endpoint.calls_desk import REGISTRY, Desk, Job, named
 from sidecar.rails.endpoint.calls_request import Rail, check_bind, check_seconds, checked_args
 from sidecar.rails.endpoint.calls_scatter import scatter
@@ -36,8 +41,10 @@ from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Cod
 from sidecar.rails.endpoint.contracts import DESCRIBE, JOURNAL, KNOWN, Contract, Contracts
 from sidecar.rails.endpoint.envelope import Bind as Bind
 from sidecar.rails.endpoint.envelope import Sender
+from sidecar.rails.endpoint.login import Login, NoListing
 from sidecar.rails.endpoint.watch_events import EventWatch
 from sidecar.rails.endpoint.watch_instance import InstanceWatch
+from sidecar.rails.messaging.credsfile import Source
 from sidecar.rails.names.principals import Lifecycle
 
 ENDPOINTS: Final = "endpoints"
@@ -54,7 +61,8 @@ class Calls(Protocol):
 
 
 class Caller:
-    """One lifecycle's calls over one connection. ``name`` is what it calls itself; safe for any number of tasks.
+    """One lifecycle's calls over one connection; safe for any number of tasks. :meth:`connect` makes one from creds;
+    the constructor is for who has a connection already. ``name`` is what it calls itself.
 
     With ``generation`` it rides the versioned rail; ``listing`` is the generation of the three listing rows that a
     legacy credential may carry (C13.15-28). It lives in memory alone: no nonce is kept, and calls end with it
@@ -76,13 +84,53 @@ class Caller:
         listing: str | None = None,
     ) -> None:
         sender = Sender(lifecycle.principal.dot, name)
-        rail = Rail(space, lifecycle, generation)
-        self._desk = Desk(connection, rail, sender, contracts, entropy, chance, metrics)
-        self._listing = self._desk
-        if generation is None and listing is not None:
-            rail = Rail(space, lifecycle, listing)
-            self._listing = Desk(connection, rail, sender, contracts, entropy, chance, metrics)
-        self._space, self._metrics = space, metrics
+
+        def desk(generation: str | None) -> Desk:
+            rail = Rail(space, lifecycle, generation)
+            return Desk(connection, rail, sender, contracts, entropy, chance, metrics)
+
+        self._new_desk, self._desk = desk, desk(generation)
+        self._listing = self._desk if generation is not None or listing is None else desk(listing)
+        self._connection, self._space, self._metrics = connection, space, metrics
+        self._login: Login | None = None
+        self._listed_by = listing
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connect(
+        cls,
+        servers: str | Sequence[str],
+        creds: str | os.PathLike[str] | Secret | bytes | Source,
+        *,
+        name: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        watch: Callable[[Notice], None] | None = None,
+        metrics: Metrics | None = None,
+        log: Log | None = None,
+        contracts: Mapping[str, Contracts] = KNOWN,
+        clock: Callable[[], Now] = system_now,
+    ) -> AsyncIterator[Self]:
+        """A caller on a connection of its own, for the block.
+
+        ``servers`` are the addresses of brokers of the space. ``creds`` is the path of a creds file, which is read
+        again when it was replaced, or the content of one as bytes; who it calls as stands in it, and ``name`` is by
+        default the actor of that. ``watch`` is told what happens to the connection. To connect takes as long as there
+        is no broker: bound it with ``asyncio.timeout``. Raises InvalidCreds, UnsafeFile, Stopped.
+        """
+        login = Login(creds, clock)
+        identity = await login.read()
+        metrics = metrics or Metrics()
+        urls = [servers] if isinstance(servers, str) else servers
+        async with await Connection.open(
+            urls, login, watch=Watch(metrics, log, watch), tls=tls, clock=clock
+        ) as connection:
+            name = identity.principal.actor if name is None else name
+            caller = cls(connection, identity.space, identity.lifecycle, name, metrics=metrics, contracts=contracts)
+            caller._login = login
+            try:
+                yield caller
+            finally:
+                await caller.close()
 
     # ---- call ----
 
@@ -259,6 +307,7 @@ class Caller:
             given: dict[str, JsonValue] = {"limit": limit, "after": after}
             args = {name: value for name, value in given.items() if value is not None}
             job = Job(REGISTRY, ENDPOINTS, args, told.begun + check_seconds(seconds), None, None, None, repeat=False)
+            await self._bind_listing(seconds)
             self._listing.draw(job, None, None)
             told.id = job.id
             try:
@@ -272,6 +321,23 @@ class Caller:
             for row in found["rows"]:
                 self._desk.resolver.forget(row["endpoint"])
             return Listing(tuple(found["rows"]), found.get("next"), found["source"])
+
+    async def _bind_listing(self, seconds: float) -> None:
+        """Take the listing generation of the credentials that this caller was connected with. Raises CallFailed."""
+        if self._login is None:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                generation = await self._login.generation(self._connection)
+        except NoListing as error:
+            raise unsent(Code.PERMISSION_DENIED, str(error)) from None
+        except (Unreadable, TimeoutError) as error:
+            raise unsent(Code.UNAVAILABLE, str(error) or "the accepted row could not be read in time") from None
+        if generation == self._listed_by:
+            return
+        before, self._listing, self._listed_by = self._listing, self._new_desk(generation), generation
+        if before is not self._desk:
+            await before.wire.close()
 
     def watch_events(self, endpoint: str, cluster: str, event: str, after: int | None = None) -> EventWatch:
         """The events of an endpoint from now on, or behind sequence ``after`` (C13.5-07); ``async with`` it."""

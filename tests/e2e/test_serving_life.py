@@ -146,7 +146,7 @@ async def test_a_target_is_current_right_before_the_effect_or_there_is_none(here
         assert await alice.error("stop", at=at("child"), target=BOB) == (Code.EXPIRED, NOT)
 
 
-@pytest.mark.req("C13.2-34", "C13.2-35")
+@pytest.mark.req("C13.2-34", "C13.2-35", "C13.3-40")
 async def test_a_relation_that_does_not_hold_or_cannot_be_read_refuses(here: Room) -> None:
     lab = Targeted()
     async with lab.serving(here, longest=0.2), peer(here, lab) as alice:

@@ -7,8 +7,10 @@ import pytest
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.space.audit import audit
-from sidecar.rails.space.grants import permissions
+from sidecar.rails.space.grants import GrantRefused, permissions
 from sidecar.rails.space.holder import Capability, Ending, Form, Profile
+from sidecar.rails.space.matrix_calls import SELF_COMMANDS
+from sidecar.rails.space.may import parse_may
 from sidecar.rails.space.system import evictor_permissions, observer_permissions
 from tests.unit.rails.space.holders import CONNECTION, UID, holder
 
@@ -141,3 +143,25 @@ def test_wider_targets_come_from_an_explicit_capability_alone() -> None:
         assert more == {
             f"{P}.ep.{rail}.despawn.{mode}.{owner}.{T}.*" for rail in ("one.manager", "all.manager", "inst.manager.*")
         }
+
+
+@pytest.mark.req("CB-17", "C13.2-30", "C13.9-007")
+def test_lifecycle_commands_of_the_manager_come_with_a_capability_and_for_the_own_owner() -> None:
+    """None is in the baseline, and what ``@owner`` gives names the holder's owner literally on each route."""
+    commands = ("spawn", "despawn", "restart")
+
+    def rows(text: str) -> set[str]:
+        able = parse_may(text, "local")
+        return set(permissions(Profile.AGENT, holder(capabilities=able)).publish.allow)
+
+    plain = set(permissions(Profile.AGENT, holder()).publish.allow)
+    assert {row for row in plain if ".one.manager." in row} == {
+        f"{P}.ep.one.manager.{command}.self.{T}.*" for command in SELF_COMMANDS
+    }
+    for command in commands:
+        assert rows(f"manager:{command}@owner") - plain == {
+            f"{P}.ep.{rail}.{command}.owner.local.{T}.*" for rail in ("one.manager", "all.manager", "inst.manager.*")
+        }
+    for other in ("*", "u_" + "b" * 26):
+        with pytest.raises((InvalidName, GrantRefused)):
+            rows(f"manager:spawn@owner={other}")

@@ -27,6 +27,7 @@ from sidecar.rails.endpoint.artifacts import (
     single,
 )
 from sidecar.rails.endpoint.codes import Code
+from sidecar.rails.endpoint.schema_walk import MAX_CHAIN
 from tests.unit.rails.endpoint import contract_samples as samples
 
 STORED: dict[str, bytes] = {
@@ -194,6 +195,11 @@ def _nested(levels: int) -> JsonValue:
     for _ in range(levels - 1):
         value = {"not": value}
     return value
+
+
+@pytest.mark.req("C13.7-24")
+def test_the_bounds_of_contracts_are_those_of_the_specification() -> None:
+    assert (MAX_DOCUMENT, MAX_CLOSURE, MAX_NESTING, MAX_CHAIN) == (262_144, 1_048_576, 32, 32)
 
 
 @pytest.mark.req("C13.7-24")

@@ -13,6 +13,7 @@ import pytest_asyncio
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails import Endpoint
 from sidecar.rails.connection import PermissionViolation
+from sidecar.rails.endpoint import serve_run
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DESCRIBE
@@ -317,17 +318,45 @@ async def test_the_outcome_is_what_is_known_of_the_effect(here: Room) -> None:
         assert lab.total("endpoint_requests")[("extension",)] == 1
 
 
-async def test_a_fault_of_ours_ends_one_request_and_is_told(here: Room) -> None:
+@pytest.mark.req("C13.3-40", "C13.3-41", "C13.3-45")
+async def test_a_check_of_the_author_that_raises_is_answered(here: Room) -> None:
     def broken(value: object) -> Fault | None:
         raise ZeroDivisionError("secret")
 
     lab = Lab()
-    lab.endpoint.command("bad-answer", output=Shape({"type": "string"}, broken))(lab.echo)
+
+    def strange(value: object) -> Any:
+        return "no fault"
+
+    lab.endpoint.command("bad-answer", output=Shape({"type": "string"}, broken), idempotent=True)(lab.echo)
     lab.endpoint.command("bad-question", input=Shape({"type": "string"}, broken))(lab.echo)
+    lab.endpoint.command("odd-answer", output=Shape({"type": "string"}, strange))(lab.echo)
+    lab.endpoint.command("odd-question", input=Shape({"type": "string"}, strange))(lab.echo)
     async with lab.serving(here), peer(here, lab) as alice:
-        assert await alice.error("bad-answer") == (Code.INTERNAL, UNKNOWN)
-        await alice.send("bad-question")
-        await until(lambda: lab.total("endpoint_handler_failures") == {("server",): 2})
+        for command in ("bad-question", "odd-question"):
+            assert await alice.error(command) == (Code.INTERNAL, NOT)
+        assert not lab.calls
+        for _ in range(2):
+            assert await alice.error("bad-answer", id="same") == (Code.INTERNAL, EXECUTED)
+        assert len(lab.calls) == 1  # it has its effect once, and its answer is kept
+        assert await alice.error("odd-answer") == (Code.INTERNAL, EXECUTED)
+        assert (await alice.ask())["ok"]
+        assert lab.total("endpoint_handler_failures") == {("check",): 4}
+        assert "secret" not in lab.log.getvalue()
+
+
+async def test_a_fault_of_ours_ends_one_request_and_is_told(here: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(identity: str, data: JsonValue) -> bytes:
+        raise ZeroDivisionError("secret")
+
+    lab = Lab()
+    async with lab.serving(here), peer(here, lab) as alice:
+        with monkeypatch.context() as patched:
+            patched.setattr(serve_run, "encode_data", broken)
+            assert await alice.error() == (Code.INTERNAL, UNKNOWN)
+            patched.setattr(lab.server._dispatcher, "_accept", broken)
+            await alice.send()
+            await until(lambda: lab.total("endpoint_handler_failures") == {("server",): 2})
         assert (await alice.ask())["ok"]
         assert "secret" not in lab.log.getvalue()
 

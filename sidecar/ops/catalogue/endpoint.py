@@ -110,9 +110,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_endpoint_handler_failures",
         Kind.COUNTER,
-        "Faults of handlers: one raised, gave a result outside of its contract, or ran for too long; `server` is a "
-        "fault of the instance itself.",
-        (one_of("kind", "raised", "result", "overrun", "server"),),
+        "Faults of handlers: one raised, gave a result outside of its contract, or ran for too long; `check` is a "
+        "shape of the author that raised, `server` a fault of the instance itself.",
+        (one_of("kind", "raised", "result", "overrun", "check", "server"),),
     ),
     Metric(
         "sidecar_endpoint_repeats",

@@ -189,9 +189,14 @@ class Serving:
             raise _refused(Code.BAD_REQUEST, "goalId stands exactly on actions")
         if request.op.input_digest != contract.input_digest or request.op.output_digest != contract.output_digest:
             raise _refused(Code.CONTRACT_MISMATCH, "the pinned digests are missing or not those of this contract")
-        if (fault := contract.input.check(request.args)) is not None:
-            what = "args are not empty" if contract.input is VOID else f"args{'.' * bool(fault.field)}{' '.join(fault)}"
-            raise _refused(Code.BAD_REQUEST, what)
+        try:
+            fault = contract.input.check(request.args)
+            if fault is not None:
+                what = f"args{'.' * bool(fault.field)}{' '.join(fault)}"
+        except Exception as error:  # a check of the author's own
+            raise _refused(Code.INTERNAL, "the check of the arguments failed") from error
+        if fault is not None:
+            raise _refused(Code.BAD_REQUEST, "args are not empty" if contract.input is VOID else what)
         return contract
 
     def _check_bind(self, origin: Origin, request: EndpointRequest) -> None:

@@ -27,7 +27,7 @@ from sidecar.rails.endpoint.serve_results import Key, Results
 from sidecar.rails.endpoint.serve_targets import Targets
 from sidecar.rails.endpoint.slots import Slots
 from sidecar.rails.endpoint.view import Unavailable
-from sidecar.rails.envelopes.errors import EnvelopeError, Fault
+from sidecar.rails.envelopes.errors import EnvelopeError
 
 DESCRIBING, PER_DESCRIBING = 256, 16
 """Reads of views at a time, and those for one caller."""
@@ -113,6 +113,8 @@ class Dispatcher:
             elif type(verdict) is Describes:
                 self._describe(verdict)
             elif type(verdict) is Refused:
+                if (cause := verdict.refusal.__cause__) is not None:
+                    self._checked(cause)
                 self._refuse(verdict.id, verdict.refusal, verdict.reply)
             elif type(verdict) is Discard:
                 self._metrics.counter("endpoint_discarded", verdict.why.value).inc()
@@ -227,17 +229,23 @@ class Dispatcher:
     def _finish(self, accepted: Accepted, job: _Job, data: JsonValue) -> None:
         """The handler gave its data: an answer within the contract, or the refusal that it is none (C13.3-36, -41)."""
         request = accepted.request
-        fault = accepted.contract.output.check(data)
-        if fault is None:
+        try:
+            fault = accepted.contract.output.check(data)
+            why = None if fault is None else f"{fault.field} {fault.why}"
+        except Exception as error:  # a check of the author's own
+            self._checked(error)
+            self._fail(accepted, job, Refusal(Code.INTERNAL, "the check of the result failed", Outcome.EXECUTED))
+            return
+        if why is None:
             try:
                 answer = encode_data(request.id, data)
             except EnvelopeError as error:
-                fault = Fault(error.field, error.why)
+                why = f"{error.field} {error.why}"
             else:
                 self._ok.inc()
                 self._answer(accepted, job, answer, kept=answer)
                 return
-        self._failed("result", accepted, f"{fault.field} {fault.why}")
+        self._failed("result", accepted, why)
         self._fail(accepted, job, Refusal(Code.INTERNAL, "the result is not what the contract says", Outcome.EXECUTED))
 
     def _fail(self, accepted: Accepted, job: _Job, refusal: Refusal) -> None:
@@ -263,6 +271,11 @@ class Dispatcher:
         code = label(refusal.code if is_code(refusal.code) else Code.INTERNAL)
         self._metrics.counter("endpoint_requests", code).inc()
         self._log.info("endpoint_refused", code=code)
+
+    def _checked(self, error: BaseException) -> None:
+        """A check that the author supplied has raised: a fault of the contract, of no handler."""
+        self._metrics.counter("endpoint_handler_failures", "check").inc()
+        self._log.error("endpoint_check_failed", why=told(error))
 
     def _failed(self, kind: str, accepted: Accepted, why: object) -> None:
         self._metrics.counter("endpoint_handler_failures", kind).inc()

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.connection import Connection, Credentials, CredentialsRefused, Fault, PermissionViolation
+from sidecar.rails.endpoint import serve
 from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.codes import Code, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DESCRIBE
@@ -356,7 +357,8 @@ async def test_a_drain_loses_nothing(here: Room) -> None:
         assert two.server.serving
 
 
-async def test_a_drain_that_takes_too_long_tells_who_still_waits(here: Room) -> None:
+async def test_a_drain_that_takes_too_long_tells_who_still_waits(here: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "CLOSE_SECONDS", 3600.0)  # nothing that runs is waited for a second time
     states: list[str] = []
 
     async def status(state: str) -> None:

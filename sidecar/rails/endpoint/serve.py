@@ -245,7 +245,7 @@ class EndpointServer:
         end = clock() + seconds
         await self._leave([rail for rail in self._live if rail.queue], seconds)
         await self._dispatcher.settle(max(0.0, end - clock()))
-        await self.close(CLOSE_SECONDS)
+        await self._finish(CLOSE_SECONDS, max(0.0, end - clock()))
 
     async def _leave(self, rails: Sequence[_Rail], seconds: float) -> None:
         """End some rails; what the broker has sent on them is still taken."""
@@ -262,12 +262,16 @@ class EndpointServer:
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Take nothing more and wait for running handlers, at most ``seconds``; the rest are cancelled, and their
         callers told that the outcome is unknown. May be called twice."""
+        await self._finish(seconds, seconds)
+
+    async def _finish(self, seconds: float, patience: float) -> None:
+        """``close``, with the seconds for which running handlers are waited for."""
         self._started = False
         await self._give_up_rails()
         await self._leave(list(self._live), seconds)
         self._dispatcher.closed = True
         self._forget_rails()
-        await self._dispatcher.settle(seconds)
+        await self._dispatcher.settle(patience)
         await self._dispatcher.stop(seconds)
         await self._answers.settle(seconds)
         if not self._over.is_set():

@@ -380,7 +380,7 @@ async def test_a_retired_instance_and_one_under_another_name_are_judged_by_their
             await made.ask("caller-view", type(ALICE)(named, "c" * 26), dict(asked))
 
 
-@pytest.mark.req("C13.9-074", "C13.9-075", "C13.7-35")
+@pytest.mark.req("C13.9-074", "C13.9-075", "C13.7-35", "C13.8-12")
 async def test_what_decides_is_read_at_the_leader_and_the_rest_by_direct_get(port: int) -> None:
     async with scene(port) as made:
         one = cluster("echo")

@@ -53,7 +53,6 @@ _BARRIER_SECONDS: Final = 300
 _LOCK_SECONDS: Final = 60.0
 _LOCK_POLL_SECONDS: Final = 0.05
 _SERVING: Final = "serving"
-FOR_GOOD: Final = 2**53 - 1
 Minter = Callable[[], Awaitable[Credentials]]
 
 
@@ -87,14 +86,14 @@ async def host(
     metrics: Metrics | None = None,
 ) -> Hosted:
     """Register an instance of an endpoint for this process. Without ``instance`` it is a kept one that no process of
-    this host serves, or a new one.
+    this host serves and no creds file was made for, or a new one.
 
     Raises RegistrationRefused (Denied, Conflict, Unverified, ...), SpaceFailed, UnsafeFile, InvalidName, GrantRefused.
     """
     site = _Site(root, space, url, metrics)
     with contextlib.ExitStack() as stack:
         shelf = _claimed(site, endpoint.name, owner, instance, stack)
-        record, done = await _registered(site, shelf, endpoint, owner)
+        record, done = await _registered(site, shelf, endpoint, owner, lent=False)
         key = new_user(os.urandom)
         identity = Identity(site.name, endpoint.name, done.instance, done.epoch, record.lifecycle, owner)
         minter = _Minter(site, endpoint, identity, key, seconds)
@@ -118,7 +117,7 @@ async def register(
     site = _Site(root, space, url, metrics)
     with contextlib.ExitStack() as stack:
         shelf = _claimed(site, endpoint.name, owner, instance, stack)
-        record, done = await _registered(site, shelf, endpoint, owner)
+        record, done = await _registered(site, shelf, endpoint, owner, lent=True)
     key = new_user(os.urandom)
     identity = Identity(site.name, endpoint.name, done.instance, done.epoch, record.lifecycle, owner)
     token, _ = await _Minter(site, endpoint, identity, key, seconds).token()
@@ -212,6 +211,8 @@ def _claimed(
         record = shelf.read()
         if record is None or (record.endpoint, record.owner) != (endpoint, owner) or record.stage is Stage.RETIRED:
             continue
+        if record.lent and record.registered:
+            continue  # whoever has its creds file may serve it, anywhere, and holds nothing here
         with contextlib.suppress(UnsafeFile):
             _serves(shelf, stack)
             return shelf
@@ -228,7 +229,7 @@ def _serves(shelf: EndpointShelf, stack: contextlib.ExitStack) -> None:
 
 
 async def _registered(
-    site: _Site, shelf: EndpointShelf, endpoint: Endpoint, owner: str
+    site: _Site, shelf: EndpointShelf, endpoint: Endpoint, owner: str, *, lent: bool
 ) -> tuple[EndpointRecord, Registered]:
     shelf.open()
     async with _locked(shelf.directory) as lock:
@@ -256,7 +257,7 @@ async def _registered(
             site.metrics.counter("registration_registrations", "failed").inc()
             raise
         site.metrics.counter("registration_registrations", "first" if done.first else "takeover").inc()
-        record = shelf.write(_kept(shelf).completed(done.epoch, done.registration_revision), lock)
+        record = shelf.write(_kept(shelf).completed(done.epoch, done.registration_revision, lent=lent), lock)
     return record, done
 
 
@@ -361,17 +362,22 @@ async def _doors(site: _Site) -> AsyncIterator[Doors]:
 
 async def _evict(site: _Site, users: Mapping[str, int], principal: Principal) -> None:
     """Void the keys in the account's token, on disk first, and see that their holders are gone (C13.1-031 T3..T5)."""
-    trust = site.trust
-    try:
-        token = site.account.revoke(trust, tuple(users), now(), upto=FOR_GOOD, ends=max(users.values()))
-    except TooManyRevocations as error:
-        raise Unverified(str(error)) from None
+    trust, ends = site.trust, max(users.values())
+
+    def adopt(known: str) -> None:
+        site.account.adopt(trust, known, now())
+
     key = new_user(os.urandom)
     permissions = barrier_permissions(site.account.account, inboxes.INBOX.subtree(connection=key.public))
     system_token = trust.system_user("endpoint-barrier", permissions, key, now(), _BARRIER_SECONDS)
-    async with connected(site.url, system_token, key) as system:
-        newest = functools.partial(site.account.account_token, trust, now())
-        await evict(system, site.account.account, token, users, (principal,), newest=newest)
+    newest = functools.partial(site.account.account_token, trust, now())
+    try:
+        # No token of a key was made behind the end of its last one.
+        token = site.account.revoke(trust, tuple(users), now(), upto=ends, ends=ends)
+        async with connected(site.url, system_token, key) as system:
+            await evict(system, site.account.account, token, users, (principal,), newest=newest, adopt=adopt)
+    except TooManyRevocations as error:
+        raise Unverified(str(error)) from None
     site.metrics.counter("registration_evictions").inc(len(users))
 
 

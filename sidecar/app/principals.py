@@ -23,7 +23,6 @@ from sidecar.app.space_links import BrokerAway, SpaceFailed, as_profile, now, to
 from sidecar.app.spaces import OpenSpace, check_name, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_secret, write_private
 from sidecar.base.secret import Secret
-from sidecar.base.strictjson import SAFE_INTEGER
 from sidecar.rails.names import streams
 from sidecar.rails.names.principals import LOCAL_OWNER, Principal
 from sidecar.rails.space import lifecycles, retire
@@ -33,7 +32,7 @@ from sidecar.rails.space.grants import check_life, permissions
 from sidecar.rails.space.holder import LONGEST_SECONDS, Ending, Form, Profile
 from sidecar.rails.space.owners import keyed, owner_of
 from sidecar.rails.space.provision import activate, dm_frontier
-from sidecar.rails.space.trust import SpaceTrust, new_user
+from sidecar.rails.space.trust import FOR_GOOD, SpaceTrust, new_user
 
 _MONTH: Final = 30 * 24 * 3600
 MINTED: Final = (
@@ -50,8 +49,6 @@ MINTED: Final = (
 """Profiles of principals. The others are minted for a step, or by the process that is one."""
 BOUND: Final = (Profile.AGENT, Profile.DM_READER)
 """Profiles whose lifecycle binds durables."""
-FOR_GOOD: Final = SAFE_INTEGER
-"""Up to when the tokens of a key are void that is never used again, whatever the clock said when they were made."""
 _SECRET_BYTES: Final = 32
 _CANDIDATES: Final = 4
 """UIDs that are drawn before one gives up: a second one is a mishap, a fourth a fault of the random source."""

@@ -30,7 +30,7 @@ from sidecar.rails.space.holder import Form, Profile
 from sidecar.rails.space.keys import Changed, read_key, write_key
 from sidecar.rails.space.provision import provision, shape
 from sidecar.rails.space.resolver import push_newest
-from sidecar.rails.space.trust import BrokerTrust, SpaceTrust
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, TooManyRevocations
 
 _RECORD: Final = "space.json"
 _RECORD_BYTES: Final = 4096
@@ -98,8 +98,7 @@ async def create_space(
     account = SpaceTrust.open(directory, name, os.urandom)
     account.account_token(trust, now())
     kept = _keep_form(directory, form)
-    async with told(), system_user(trust, url) as system:
-        await push_newest(system, functools.partial(account.account_token, trust, now()))
+    await _push(account, trust, url)
     async with told(), as_profile(account, kept, url) as client:
         made = await provision(client, name)
         await _channel_defaults(client, name, delivery_class)
@@ -138,8 +137,22 @@ class OpenSpace:
 
     async def push(self) -> None:
         """Make the broker know the account's token as it is on disk."""
-        async with told(), system_user(self.trust, self.url) as system:
-            await push_newest(system, functools.partial(self.account.account_token, self.trust, now()))
+        await _push(self.account, self.trust, self.url)
+
+
+async def _push(account: SpaceTrust, trust: BrokerTrust, url: str) -> None:
+    """Make the broker know the account's token as it is on disk, with what other copies of the directory have revoked.
+    Raises SpaceFailed."""
+
+    def adopt(known: str) -> None:
+        account.adopt(trust, known, now())
+
+    newest = functools.partial(account.account_token, trust, now())
+    try:
+        async with told(), system_user(trust, url) as system:
+            await push_newest(system, newest, account=account.account, adopt=adopt)
+    except TooManyRevocations as error:
+        raise SpaceFailed(str(error)) from None
 
 
 @contextlib.asynccontextmanager

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import hashlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import nats.errors
 import pytest
 import pytest_asyncio
 
-from sidecar.app import endpoint_host
+from sidecar.app import endpoint_host, principals
 from sidecar.app.endpoint_host import Hosted, InstanceSuperseded, deregister, host, retire
 from sidecar.app.endpoint_records import EndpointRecord, EndpointShelf
+from sidecar.app.spaces import open_space
 from sidecar.base.safefile import DirLock
 from sidecar.rails.connection import Connection, State
 from sidecar.rails.endpoint.codes import Code
@@ -28,7 +30,7 @@ from sidecar.rails.planes.registration.naming import Place
 from sidecar.rails.planes.registration.publisher import ArtifactClash, ArtifactTooLarge, publish, read_artifact
 from sidecar.rails.planes.registration.report import report_status
 from sidecar.rails.space.asking import ask
-from sidecar.rails.space.claims import Permissions
+from sidecar.rails.space.claims import AccountClaims, Permissions, decode
 from sidecar.rails.space.holder import Profile
 from sidecar.rails.space.resolver import push_permissions
 from sidecar.rails.space.retire import last_sequence, subjects_of
@@ -302,3 +304,40 @@ async def test_of_two_hosts_with_copies_of_a_directory_exactly_one_wins(
             await one.minter()
             living.append(one.identity.epoch)
     assert living == [epochs[-1]]
+
+
+@pytest.mark.req("C13.1-034")
+async def test_a_takeover_from_a_copy_of_the_directory_takes_no_revocation_back(here: Site, tmp_path: Path) -> None:
+    """Two hosts with the account's keys: what one has voided stays void when the other voids something."""
+    first = await here.host()
+    await first.minter()
+    first.close()
+    async with open_space(here.root, SPACE, here.broker.url) as space:
+        ann = await principals.add(space, principals.Wanted(principals.local("ann"), Profile.AGENT, 3600))
+    (creds := tmp_path / "ann.creds").write_bytes(ann.creds.read_bytes())
+    creds.chmod(0o600)
+    copy = tmp_path / "copy"
+    copy.mkdir(mode=0o700)
+    for part in ("trust", "spaces"):
+        shutil.copytree(here.root / part, copy / part)
+    async with open_space(here.root, SPACE, here.broker.url) as space:
+        await principals.revoke(space, principals.local("ann"))
+    inbox = f"_INBOX_{ann.user}.>"
+    with pytest.raises(nats.errors.Error, match="Authorization"):
+        await User().connect(here.broker.url, creds, inbox)
+    taken = await host(copy, SPACE, here.broker.url, echo(), owner=OWNER, instance=ME)
+    taken.close()
+    assert taken.registered.evicted == 1
+    with pytest.raises(nats.errors.Error, match="Authorization"):
+        await User().connect(here.broker.url, creds, inbox)
+    # And the other way round: what the copy has voided, the first directory voids too.
+    async with open_space(here.root, SPACE, here.broker.url) as space:
+        await space.push()
+        (evicted,) = set(revocations(copy)) - {ann.user}
+        assert {ann.user, evicted} <= revocations(here.root).keys()
+
+
+def revocations(root: Path) -> Mapping[str, int]:
+    claims = decode((root / "spaces" / SPACE / "account.jwt").read_text("ascii"), "account").claims
+    assert isinstance(claims, AccountClaims)
+    return claims.revocations

@@ -16,6 +16,7 @@ from sidecar.rails.space.claims import Access, Permissions
 
 _UPDATE: Final = api.CLAIMS_UPDATE.build()
 _DELETE: Final = api.CLAIMS_DELETE.build()
+_LOOKUP: Final = api.CLAIMS_LOOKUP.filter()
 
 
 class ResolverRefused(Exception):  # noqa: N818 - what the broker said
@@ -23,8 +24,9 @@ class ResolverRefused(Exception):  # noqa: N818 - what the broker said
 
 
 def push_permissions(inbox: str) -> Permissions:
-    """All that a user needs who pushes and deletes accounts; ``inbox`` is the filter of its reply inbox."""
-    return Permissions(Access((_UPDATE, _DELETE)), Access((inbox,)))
+    """All that a user needs who pushes and deletes accounts, and sees what stands there; ``inbox`` is the filter of its
+    reply inbox."""
+    return Permissions(Access((_UPDATE, _DELETE, _LOOKUP)), Access((inbox,)))
 
 
 async def push_account(client: Client, token: str, *, seconds: float = 5.0) -> None:
@@ -32,15 +34,33 @@ async def push_account(client: Client, token: str, *, seconds: float = 5.0) -> N
     await _ask(client, _UPDATE, token, seconds)
 
 
-async def push_newest(client: Client, newest: Callable[[], str], *, seconds: float = 5.0) -> None:
+async def known_account(client: Client, account: str, *, seconds: float = 5.0) -> str:
+    """The token of an account that the broker holds, empty when it knows none. Raises nats.errors.TimeoutError."""
+    reply = await client.request(api.CLAIMS_LOOKUP.build(account=account), b"", timeout=seconds)
+    return reply.data.decode("ascii", "replace")
+
+
+async def push_newest(
+    client: Client,
+    newest: Callable[[], str],
+    *,
+    account: str = "",
+    adopt: Callable[[str], object] | None = None,
+    seconds: float = 5.0,
+) -> None:
     """Push the newest token of an account until it still is the newest one, as ``newest`` reads it.
 
     Others write and push as well: whoever writes a token before this has looked again is seen here, and whoever writes
-    it after that pushes it after this. So no push takes back what a newer token has revoked. Raises as
-    :func:`push_account`.
+    it after that pushes it after this. So no push takes back what a newer token has revoked. Those who write in another
+    copy of the directory are seen at the broker: ``adopt`` takes over what ``account`` has there, before each push.
+    Raises as :func:`push_account`, and what the two raise.
     """
     pushed = None
-    while (token := newest()) != pushed:
+    while True:
+        if adopt is not None:
+            adopt(await known_account(client, account, seconds=seconds))
+        if (token := newest()) == pushed:
+            return
         await push_account(client, token, seconds=seconds)
         pushed = token
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, read_secret, write_private
 from sidecar.base.secret import Secret
+from sidecar.base.strictjson import SAFE_INTEGER
 from sidecar.rails.space.broker_config import MAX_MINTED_JWT_BYTES
 from sidecar.rails.space.claims import (
     MAX_ACCOUNT_BYTES,
@@ -40,6 +41,8 @@ Entropy = Callable[[int], bytes]
 _OPERATOR_TOKEN, _SYSTEM_TOKEN, _ACCOUNT_TOKEN = "operator.jwt", "system.jwt", "account.jwt"
 _ENDS: Final = "revocations.json"
 _ENDS_BYTES: Final = 4 * 1024 * 1024
+FOR_GOOD: Final = SAFE_INTEGER
+"""Up to when the tokens of a key are void that is never used again, whatever the clock said when they were made."""
 _PRUNE_SECONDS: Final = 3600
 """For how long a revocation outlives the tokens that it voids: more than clocks of one space differ."""
 UNBOUNDED_ACCOUNT: Final = AccountLimits(memory_bytes=-1, disk_bytes=-1)
@@ -153,7 +156,8 @@ class SpaceTrust:
 
         It is on disk before it is returned; the broker enforces it once it is pushed. ``ends`` is when the last token
         of these users ends by itself: an hour after that their revocation is left out of the next token that is made,
-        so that the account's token stays small. Without it a revocation is kept for good.
+        so that the account's token stays small. Without it a revocation is kept for good. ``upto`` of the first kind is
+        that end and of the second FOR_GOOD, by which another directory of the space tells them apart.
         Raises TooManyRevocations: nothing is void then that was not before.
         """
         named = (users,) if isinstance(users, str) else tuple(users)
@@ -164,6 +168,38 @@ class SpaceTrust:
             if over:
                 self._keep_ends({user: until for user, until in kept_until.items() if user not in over}, lock)
             return token
+
+    def adopt(self, trust: BrokerTrust, known: str, now: int) -> bool:
+        """Make the revocations one's own that the broker enforces and this directory does not know: another copy of it
+        has written them, and the next token from here would take them back. False when there is none.
+
+        ``known`` is the token that the broker holds; one that this trust has not signed says nothing. Raises
+        UnsafeFile, TooManyRevocations.
+        """
+        try:
+            token = decode(known, "account")
+        except InvalidToken:
+            return False
+        told = token.claims
+        if not isinstance(told, AccountClaims) or told.subject != self.account or token.issuer != trust.account_issuer:
+            return False
+        with DirLock(self.directory) as lock:
+            kept = _read_token(self.directory / _ACCOUNT_TOKEN, "account")
+            own = kept[1].claims.revocations if kept is not None and isinstance(kept[1].claims, AccountClaims) else {}
+            fresh = {
+                user: upto
+                for user, upto in told.revocations.items()
+                if upto > own.get(user, -1) and upto + _PRUNE_SECONDS >= now
+            }
+            if not fresh:
+                return False
+            ends = _read_ends(self.directory / _ENDS)
+            # Void up to the end of its last token, or for good: nothing else is ever written (see ``revoke``).
+            later = {user: max(upto, ends.get(user, 0)) for user, upto in fresh.items() if upto < FOR_GOOD}
+            forgotten = {user for user, upto in fresh.items() if upto >= FOR_GOOD}
+            self._keep_ends({user: end for user, end in (ends | later).items() if user not in forgotten}, lock)
+            self._token(trust, max(now, token.issued_at + 1), fresh, lock)
+        return True
 
     def _ends(self, users: tuple[str, ...], ends: int | None, lock: DirLock) -> dict[str, int]:
         """When the tokens of revoked users end, these included; what is not in it is kept for good. It is written

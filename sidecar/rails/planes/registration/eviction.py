@@ -35,14 +35,15 @@ async def evict(
     principals: Collection[Principal],
     *,
     newest: Callable[[], str] | None = None,
+    adopt: Callable[[str], object] | None = None,
     seconds: float = SECONDS,
 ) -> None:
     """Push the token in which ``users`` are void; return when every server has it and no connection of those users or
     principals is left. ``system`` has the barrier's permissions; ``newest`` reads the account's token, which others may
-    have written meanwhile. Raises Unverified."""
+    have written meanwhile; ``adopt`` takes over what another copy of the directory has revoked. Raises Unverified."""
     deadline = time.monotonic() + seconds
     try:
-        await push_newest(system, (lambda: token) if newest is None else newest)
+        await push_newest(system, (lambda: token) if newest is None else newest, account=account, adopt=adopt)
         while True:
             why = await _look(system, account, token, set(users), set(principals))
             if not why:

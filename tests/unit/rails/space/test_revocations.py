@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,52 @@ def test_a_token_that_nobody_could_read_again_is_never_written(tmp_path: Path) -
         account.revoke(users[5_000:], NOW, upto=FOR_GOOD, ends=NOW)
     assert path.read_bytes() == before
     assert account.revoke(users[5_000:], NOW + 2 * HOUR, ends=NOW).keys() == set(users[5_000:])
+
+
+def copied(account: Account, directory: Path) -> Account:
+    """The same space in another directory, as an operator copies it to a second host."""
+    for part in ("trust", "main"):
+        shutil.copytree(account.trust.root.parent / part, directory / part)
+    return Account(directory)
+
+
+@pytest.mark.req("C13.1-034", "C13.1-043")
+def test_what_another_copy_of_the_directory_has_voided_stays_void(tmp_path: Path) -> None:
+    here = Account(tmp_path)
+    old, ended, principal, instance = user(), user(), user(), user()
+    here.revoke(old, NOW - 10 * HOUR, upto=NOW - 9 * HOUR, ends=NOW - 9 * HOUR)
+    there = copied(here, tmp_path / "copy")
+    there.revoke(principal, NOW, upto=FOR_GOOD)
+    known = there.space.revoke(there.trust, instance, NOW, upto=NOW + HOUR, ends=NOW + HOUR)
+    assert here.space.adopt(here.trust, known, NOW)
+    token = here.space.account_token(here.trust, NOW)
+    assert {principal: FOR_GOOD, instance: NOW + HOUR}.items() <= here.void(token).items()
+    assert decode(token, "account").issued_at > decode(known, "account").issued_at
+    assert not here.space.adopt(here.trust, known, NOW)  # it knows all of it now
+    # What ends by itself goes at its time here too, and does not come back from whoever has it still.
+    later = here.revoke(ended, NOW + 3 * HOUR, upto=NOW + 4 * HOUR, ends=NOW + 4 * HOUR)
+    assert later == {principal: FOR_GOOD, ended: NOW + 4 * HOUR}
+    assert not here.space.adopt(here.trust, known, NOW + 3 * HOUR)
+
+
+def test_nothing_is_adopted_of_a_token_that_is_not_ours(tmp_path: Path) -> None:
+    here, other = Account(tmp_path / "here"), Account(tmp_path / "other")
+    theirs = other.space.revoke(other.trust, user(), NOW, upto=FOR_GOOD)
+    forged = other.trust.sign_account(
+        AccountClaims("main", here.space.account, (), revocations={user(): FOR_GOOD}), NOW
+    )
+    operator = here.trust.operator_token(NOW)
+    for known in ("", "no token", theirs, forged, operator, theirs[:-4]):
+        assert not here.space.adopt(here.trust, known, NOW)
+    assert here.void(here.space.account_token(here.trust, NOW)) == {}
+
+
+def test_more_than_a_token_holds_is_not_adopted_in_part(tmp_path: Path) -> None:
+    here = Account(tmp_path)
+    there = copied(here, tmp_path / "copy")
+    users = [user() for _ in range(9_000)]
+    mine = here.revoke(users[:4_500], NOW, upto=FOR_GOOD)
+    known = there.space.revoke(there.trust, users[4_500:], NOW, upto=FOR_GOOD)
+    with pytest.raises(TooManyRevocations):
+        here.space.adopt(here.trust, known, NOW)
+    assert here.void(here.space.account_token(here.trust, NOW)) == mine

@@ -35,7 +35,8 @@ class Stage(StrEnum):
 @dataclass(frozen=True, slots=True)
 class EndpointRecord:
     """One instance. ``uid`` is its lifecycle for good; ``registered``: a registration was completed and not ended;
-    ``epoch`` and ``revision`` are those of the last completed one; ``progress`` is an operation on its way."""
+    ``epoch`` and ``revision`` are those of the last completed one, which was for whoever has its creds file when it is
+    ``lent``; ``progress`` is an operation on its way."""
 
     endpoint: str
     instance: str
@@ -46,6 +47,7 @@ class EndpointRecord:
     epoch: int = 0
     revision: int = 0
     progress: Progress | None = None
+    lent: bool = False
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -54,9 +56,9 @@ class EndpointRecord:
     def place(self, space: str) -> Place:
         return Place(space, self.endpoint, self.instance)
 
-    def completed(self, epoch: int, revision: int) -> EndpointRecord:
+    def completed(self, epoch: int, revision: int, *, lent: bool) -> EndpointRecord:
         """After a registration."""
-        return replace(self, registered=True, epoch=epoch, revision=revision, progress=None)
+        return replace(self, registered=True, epoch=epoch, revision=revision, progress=None, lent=lent)
 
     def value(self) -> dict[str, Any]:
         """The JSON object of the record."""
@@ -70,6 +72,7 @@ class EndpointRecord:
             "registered": self.registered,
             "epoch": self.epoch,
             "registrationRevision": self.revision,
+            "lent": self.lent,
             "operation": None
             if progress is None
             else {
@@ -95,6 +98,7 @@ class EndpointRecord:
             _whole(value["epoch"]),
             _whole(value["registrationRevision"]),
             None if operation is None else _progress(operation),
+            _flag(value.get("lent", False)),  # records of earlier releases do not say
         )
         endpoint_token(record.endpoint)
         return record

@@ -82,7 +82,9 @@ def register(
 @click.option("--space", help="The space; the instance is registered in it.")
 @_owner_option
 @click.option(
-    "--instance", type=INSTANCE, help="The instance to take over.  [default: one that nobody serves, or a new]"
+    "--instance",
+    type=INSTANCE,
+    help="The instance to take over.  [default: one of this directory that nobody serves, or a new]",
 )
 @click.option(
     "--creds",

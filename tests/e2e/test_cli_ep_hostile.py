@@ -232,6 +232,8 @@ def test_an_instance_is_registered_served_by_its_creds_and_ended(
     assert (made["instance_id"], made["epoch"]) == (instance, 0)
     with serving(running, "--creds", str(creds)) as (process, ready):
         assert (ready["instance_id"], ready["epoch"]) == (instance, 0)
+        with serving(running) as (_, beside):  # it holds nothing in the directory, and is left alone all the same
+            assert beside["instance_id"] != instance
         (told,) = main.done("carol", "ep", "call", HOSTILE, "control", "--instance", instance)
         assert told["epoch"] == 0
         ended = operator(running, "ep", "deregister", HOSTILE, instance, *here)

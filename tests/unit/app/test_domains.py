@@ -101,7 +101,7 @@ def test_a_claim_in_use_is_not_given_up(root: Path) -> None:
     claim(root, "main", "com.acme", ANN)
     record = EndpointRecord("com.acme.x", ME, ANN, ME)
     for state in (
-        record.completed(0, 4),
+        record.completed(0, 4, lent=False),
         EndpointRecord("com.acme.x", ME, ANN, ME, progress=Progress(ME, Intent.REGISTRATION, 0, 0)),
     ):
         kept(root, state)

@@ -54,7 +54,7 @@ def _file(path: Path) -> ModuleType:
             del sys.modules[path.stem]
         else:
             sys.modules[path.stem] = before
-        raise NotLoaded(_why(path.name, error)) from None
+        raise NotLoaded(_why(path.name, error, path)) from None
     return module
 
 
@@ -66,11 +66,13 @@ def _module(name: str) -> ModuleType:
         raise NotLoaded(_why(name, error)) from None
 
 
-def _why(where: str, error: Exception) -> str:
-    """The error of foreign code in one line, with the innermost place in it."""
+def _why(where: str, error: Exception, path: Path | None = None) -> str:
+    """The error of foreign code in one line, with the innermost place in its own file: a declaration that is refused is
+    raised in ours, where its author has nothing to look for."""
     if isinstance(error, SyntaxError):
         return f"{where}: line {error.lineno}: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    at = next((one for one in reversed(frames) if "importlib" not in one.filename), None)
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if "importlib" not in one.filename]
+    own = [one for one in frames if path is not None and Path(one.filename) == path]
+    at = own[-1] if own else frames[-1] if frames else None
     place = f"{Path(at.filename).name} line {at.lineno}: " if at is not None else f"{where}: "
     return f"{place}{type(error).__name__}: {error}"

@@ -67,8 +67,8 @@ sidecar ep describe $name --dev .sidecar --as carol
 sidecar ep call $name hello name=world --dev .sidecar --as carol
 ```
 
-`sidecar ep serve` registers an instance and serves it until Ctrl-C. Started again with the `--instance` that its ready
-line names, it takes that instance over; without, it is one more instance.
+`sidecar ep serve` registers an instance and serves it until Ctrl-C. Started again it takes up one that nobody serves; a
+second one beside it shares the work. With the `--instance` of a ready line it takes that one over, whoever serves it.
 """
 
 

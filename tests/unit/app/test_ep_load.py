@@ -53,7 +53,7 @@ def test_a_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         ("def x(:", r"mine.py: line 1: "),
         ("\n\nraise KeyError('a')", "mine.py line 3: KeyError: 'a'"),
         ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
-        (GOOD.replace(DEFAULT_NAME, "Not A Name"), "InvalidName: endpoint name"),
+        (GOOD.replace(DEFAULT_NAME, "Not A Name"), "mine.py line 5: InvalidName: endpoint name"),
     ],
 )
 def test_a_file_without_one_is_told_in_one_line(tmp_path: Path, text: str, why: str) -> None:

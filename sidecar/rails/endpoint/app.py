@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log
@@ -45,6 +46,7 @@ from sidecar.rails.names.tokens import ENDPOINT_NAME, MODES
 Form: TypeAlias = "Schema | Shape | Mapping[str, JsonValue] | None"
 """How the author gives a schema: compiled, as a shape of ours, as a JSON Schema document, or None for nothing."""
 Effect: TypeAlias = Literal["read", "write"]
+_EFFECTS: Final = get_args(Effect)
 _OWN_CLUSTER: Final = "ai.cotal"
 
 
@@ -136,8 +138,11 @@ class Endpoint:
         reads the relation (C13.2-34, -35). ``idempotent`` commands are answered again from what is kept, by id
         (C13.8-01). ``waits`` are counted apart from those that work. A ``read`` changes nothing (C13.7-12).
 
-        Raises ContractInvalid, InvalidName, and ValueError for a name twice or a relation that nobody checks.
+        Raises ContractInvalid, InvalidName, and ValueError for a name twice, a relation that nobody checks and a
+        handler that is no ``async def``.
         """
+        if effect not in _EFFECTS:
+            raise ValueError(f"an effect is read or write, not {effect!r}")
         schemas = (_schema(input), _schema(output))
 
         def declare(handler: Handler) -> Handler:
@@ -180,6 +185,8 @@ class Endpoint:
         name, modes = contract.command, set(contract.modes)
         if any(name in one.commands for one in self._groups.values()):
             raise ValueError(f"the command {name} is declared twice")
+        if inspect.isfunction(listed.handler) and not inspect.iscoroutinefunction(listed.handler):
+            raise ValueError(f"{name}: its handler is no async def")  # it would fail at the first request only
         if contract.contract_class != EPHEMERAL:
             raise ValueError(f"{name}: nobody decides the submissions of a {contract.contract_class} command here")
         if unknown := modes - set(MODES):

@@ -165,6 +165,16 @@ def test_what_must_not_be_declared_is_refused_at_once() -> None:
         made.command("kin", modes=("everybody",))(handler)
     with pytest.raises(ContractInvalid):
         made.command("kin", input={"$ref": "https://example.com/x"})
+    for wrong in ("reads", None):
+        with pytest.raises(ValueError, match="read or write"):
+            made.command("kin", effect=wrong)  # type: ignore[arg-type]
+
+    def no_coroutine(call: Call) -> JsonValue:
+        return None
+
+    forgotten: Any = no_coroutine
+    with pytest.raises(ValueError, match="kin: its handler is no async def"):
+        made.command("kin")(forgotten)
     journal = contracts(Contract("go", VOID, VOID, contract_class=JOURNAL, action=True))
     with pytest.raises(ValueError, match="nobody decides"):
         Endpoint.of("com.acme.lab", journal, {"go": handler})

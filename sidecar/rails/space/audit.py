@@ -11,8 +11,10 @@ from functools import lru_cache
 from typing import Final
 
 from sidecar.rails.names import api, buckets, endpoint, planes, streams, subjects
+from sidecar.rails.names.buckets import Bucket
 from sidecar.rails.names.errors import InvalidName
 from sidecar.rails.names.grants import check_row, covers, overlaps
+from sidecar.rails.names.streams import Stream
 from sidecar.rails.names.template import Template
 from sidecar.rails.names.tokens import MODES, TAIL, WILDCARD
 from sidecar.rails.space.claims import Access, Permissions
@@ -47,6 +49,8 @@ _CONTROL: Final = (
 )
 _KEPT: Final = (*streams.CONTROL, buckets.RECORDS, buckets.AUTH, buckets.ISSUED, buckets.ACCEPTED, buckets.ADMISSION)
 """Streams of which no message is ever removed by hand (C13.12-22, C13.12-24)."""
+_Rule = tuple[str, tuple[Template, ...], tuple[Stream | Bucket, ...]]
+"""What a row breaks, with which requests, on which streams (none: on any)."""
 _REMOVED: Final = ("ctl", "control")
 
 
@@ -104,25 +108,35 @@ def _holes(subscribe: Access) -> Iterator[str]:
 
 def _reads(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:
     """Requests that a profile never holds, whatever the matrix says."""
-    rules = [("destroys streams (C13.9-042)", _patterns((api.STREAM_DELETE,)))]
+    rules: list[_Rule] = [("destroys streams (C13.9-042)", (api.STREAM_DELETE,), ())]
     if profile is not Profile.PURGER:
-        rules.append(("destroys streams (C13.9-042)", _patterns((api.STREAM_PURGE,))))
+        rules.append(("destroys streams (C13.9-042)", (api.STREAM_PURGE,), ()))
     barred = _MAKERS.get(profile, (api.STREAM_CREATE, api.STREAM_UPDATE))
-    rules.append(("makes or changes streams (C13.12-08)", _patterns(barred)))
+    rules.append(("makes or changes streams (C13.12-08)", barred, ()))
     if profile in UNTRUSTED:
-        control = tuple(one for stream in _CONTROL for one in _patterns(_READS, stream.stream(holder.space)))
-        rules.append(("reads the control surface (C13.9-040)", control))
-        rules.append(("deletes messages (C13.9-042)", _patterns((api.MESSAGE_DELETE,))))
-    kept = tuple(one for stream in _KEPT for one in _patterns((api.MESSAGE_DELETE,), stream.stream(holder.space)))
-    rules.append(("removes what is kept for good (C13.12-24)", kept))
+        rules.append(("reads the control surface (C13.9-040)", _READS, _CONTROL))
+        rules.append(("deletes messages (C13.9-042)", (api.MESSAGE_DELETE,), ()))
+    rules.append(("removes what is kept for good (C13.12-24)", (api.MESSAGE_DELETE,), _KEPT))
     if profile in AGENTS and holder.form is Form.MEDIATED:
-        rules.append(("has the broker send stored bytes anywhere (C9-47)", _patterns((*_READS, api.ACK))))
+        rules.append(("has the broker send stored bytes anywhere (C9-47)", (*_READS, api.ACK), ()))
     own = _listed(holder)
+    # Most rows are none of these requests, on whatever stream: that is found with a fraction of the patterns.
+    every = _patterns(tuple(one for _, requests, _ in rules for one in requests))
     for row in publish:
-        if row.startswith("$") and row != own:
-            yield from (
-                f"publish {row}: {rule}" for rule, patterns in rules if any(overlaps(row, one) for one in patterns)
-            )
+        if row.startswith("$") and row != own and _meets(row, every):
+            yield from (f"publish {row}: {rule}" for rule, *which in rules if _meets(row, _on(*which, holder.space)))
+
+
+def _meets(row: str, patterns: Iterable[str]) -> bool:
+    return any(overlaps(row, one) for one in patterns)
+
+
+@lru_cache(maxsize=256)
+def _on(templates: tuple[Template, ...], stored: tuple[Stream | Bucket, ...], space: str) -> tuple[str, ...]:
+    """Every request of these kinds on these streams of a space, or on any stream when none is named."""
+    if not stored:
+        return _patterns(templates)
+    return tuple(one for stream in stored for one in _patterns(templates, stream.stream(space)))
 
 
 @lru_cache(maxsize=256)
@@ -144,9 +158,11 @@ def _listed(holder: Holder) -> str:
 def _control(profile: Profile, holder: Holder, publish: Iterable[str]) -> Iterator[str]:
     """Consumers of the control surface: named literally, with a filter that is spelled in full (C13.9-040, -072)."""
     for row in publish:
-        for stream in _CONTROL if profile is not Profile.PROVISIONER else ():
+        if profile is Profile.PROVISIONER or not _meets(row, _patterns(_CREATES)):
+            continue
+        for stream in _CONTROL:
             name = stream.stream(holder.space)
-            if not any(overlaps(row, one) for one in _patterns(_CREATES, name)):
+            if not _meets(row, _patterns(_CREATES, name)):
                 continue
             head = api.CONSUMER_CREATE_NAMED.filter(stream=name)[: -len(WILDCARD)]
             consumer, _, pattern = row.removeprefix(head).partition(".")

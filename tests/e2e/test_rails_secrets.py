@@ -18,21 +18,24 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import orjson
 import pytest
 import pytest_asyncio
 
+from sidecar.app.access import Access as Where
+from sidecar.app.ep_access import calling
 from sidecar.app.principals import local
 from sidecar.base.secret import Secret
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, Credentials
 from sidecar.rails.connection.kv import KeyValue
+from sidecar.rails.endpoint.codes import CallError
 from sidecar.rails.messaging.peer import Peer
-from sidecar.rails.names import Lifecycle, buckets, subjects
+from sidecar.rails.names import Lifecycle, buckets, planes, subjects
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import format_creds, parse_creds, write_creds
 from sidecar.rails.space.holder import Form, Holder, Profile
@@ -43,13 +46,15 @@ from tests.e2e.cluster import Program, eventually
 from tests.e2e.devset import SIDECAR, DevSet, dev_set
 from tests.e2e.durable_reads import QUICK
 from tests.e2e.peers import got, text_of
+from tests.e2e.test_server_startup import listening_addresses
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ALL = Access((">",))
 SPACES = ("main", "guarded")
 TEXTS = {
-    name: f"what-{name}-says-to-whom-it-is-meant-for".encode() for name in ("post", "message", "request", "forger")
+    name: f"what-{name}-says-to-whom-it-is-meant-for".encode()
+    for name in ("post", "message", "request", "forger", "argument")
 }
 ROLES = {b"SO": OPERATOR, b"SA": ACCOUNT, b"SU": USER}
 
@@ -106,6 +111,11 @@ def told_by(running: DevSet) -> Iterator[tuple[str, bytes]]:
         for name in ("metrics_url", "health_url", "ready_url"):
             if name in part:
                 yield f"{name} {part[name]}", fetched(part[name])
+    for pid in processes(running):
+        if b"-m\0sidecar\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            for port in sorted({int(one.partition(":")[2], 16) for one in listening_addresses(pid)}):
+                for page in ("metrics", "healthz", "readyz", "nothing"):
+                    yield f"{page} of {pid}", fetched(f"http://127.0.0.1:{port}/{page}")
 
 
 def fetched(url: str) -> bytes:
@@ -116,8 +126,8 @@ def fetched(url: str) -> bytes:
         return error.read()
 
 
-def nothing_leaks(running: DevSet, more: str = "") -> None:
-    wanted = secrets(running.directory)
+def nothing_leaks(running: DevSet, more: str = "", also: Mapping[str, bytes] | None = None) -> None:
+    wanted = {**secrets(running.directory), **(also or {})}
     assert len(wanted) > 60
     for name, told in (*told_by(running), ("log of the peers", more.encode())):
         assert not leaks_in(told, wanted), name
@@ -229,6 +239,80 @@ async def test_traffic_hostile_bytes_and_a_killed_plane_leak_nothing(running: De
 
     await asyncio.to_thread(eventually, again)
     nothing_leaks(running)
+
+
+def parts_of(running: DevSet) -> dict[str, int]:
+    """The processes of endpoints, by the word that each has in its command line."""
+    words = {word: word.encode() for word in ("registry", "bridge", "sidecar.app.sample:endpoint")}
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in running.children()}
+    return {word: pid for word, text in words.items() for pid, line in lines.items() if text in line}
+
+
+async def asked(running: DevSet, heard: list[str]) -> dict[str, bytes]:
+    """Calls of every kind; what of them is told to nobody but the two who talk, by its name. ``heard`` are the subjects
+    of the endpoint rails."""
+    nats = running.ready["nats"]
+    text = TEXTS["argument"].decode()
+    async with calling(Where.of(nats["url"], Path(nats["creds"]["alice"])), 20.0) as alice:
+        await alice.endpoints()
+        assert await alice.call("dev.sidecar.sample", "echo", {"text": text}) == {"text": text}
+        for args in ({"text": [text]}, {text: text}):
+            with pytest.raises(CallError):
+                await alice.call("dev.sidecar.sample", "add", args)
+        with pytest.raises(CallError):
+            await alice.call("dev.sidecar.coordinator", "objects", {"after": text})
+    nonces = {one.rpartition(".")[2] for one in heard}
+    generations = {one.split(".")[-2] for one in heard if one.startswith("cotal.main.ep.v1.one.registry.endpoints.")}
+    assert len(nonces) > 4
+    assert len(generations) == 1
+    return {f"token {one}": one.encode() for one in nonces | generations}
+
+
+async def spoil_records(running: DevSet, connection: Connection) -> None:
+    """Rows and messages of the control surface that cannot be read, with a text in each."""
+    instance = running.ready["nats"]["endpoints"][0]["instances"][0]["instance_id"]
+    text = TEXTS["forger"].decode()
+    token = {"endpoint": "dev_sidecar_forger", "instance": instance}
+    keys = [
+        *(buckets.RECORDS.subject("main", buckets.RECORD_SERVICE, **token, half=half) for half in ("spec", "status")),
+        buckets.RECORDS.subject("main", buckets.RECORD_LIFECYCLE, owner="local", actor="forger"),
+        buckets.RECORDS.subject("main", buckets.RECORD_GOVERN, endpoint="dev_sidecar_forger"),
+        buckets.AUTH.subject("main", buckets.AUTH_ENDPOINT_GATE, **token),
+        planes.CONTRACT.build(space="main", digest="ab" * 32),
+        planes.EVENT.build(space="main", **token, epoch=0, topic="ev.dev_sidecar_sample.counted"),
+        planes.RECORD_WRITE.build(
+            space="main", **token, epoch=0, kind="svc", qualifier=f"dev_sidecar_forger.{instance}"
+        ),
+    ]
+    for subject in keys:
+        for document in (
+            text.encode(),
+            orjson.dumps({"state": text, text: text}),
+            f'{{"{text}":1,"{text}":2}}'.encode(),
+        ):
+            await connection.request(subject, document)
+
+
+@pytest.mark.req("W9-17", "W9-18")
+async def test_calls_hostile_records_and_killed_endpoints_leak_nothing(running: DevSet) -> None:
+    heard: list[str] = []
+    before = parts_of(running)
+    assert len(before) == 3
+    async with intruder(running, "main") as connection:
+        await connection.tap("cotal.main.ep.>", lambda message: heard.append(message.subject), lambda _: None)
+        also = await asked(running, heard)
+        await spoil_records(running, connection)
+        also |= await asked(running, heard)  # through what is spoilt
+    nothing_leaks(running, also=also)
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+
+    def others() -> bool:
+        now = parts_of(running)
+        return len(now) == 3 and not set(before.values()) & set(now.values())
+
+    await asyncio.to_thread(eventually, others)
+    nothing_leaks(running, also=also)
 
 
 @pytest.mark.req("W2-10", "W2-11")

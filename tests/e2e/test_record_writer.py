@@ -16,6 +16,7 @@ from sidecar.app.endpoint_host import Hosted, deregister
 from sidecar.ops.logging import Log
 from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection, PermissionViolation
+from sidecar.rails.connection.kv import KeyValue
 from sidecar.rails.connection.publishing import store
 from sidecar.rails.names import buckets
 from sidecar.rails.planes.delivery.broker import DurableDiffers
@@ -25,6 +26,7 @@ from sidecar.rails.planes.registration.record_status import MAX_STATUS_BYTES, Wr
 from sidecar.rails.planes.registration.record_writer import RecordWriter, UnfitStore
 from sidecar.rails.planes.registration.report import report_status
 from sidecar.rails.space.asking import ask
+from sidecar.rails.space.heads import Head, head_subject
 from tests.e2e.registering import ME, NAME, SPACE, YOU, Site, site
 from tests.e2e.space_broker import EVENT_SECONDS, User
 
@@ -181,6 +183,54 @@ async def test_a_report_that_replaces_another_status_than_it_read_is_a_conflict(
         await idle(hand)
         assert (await here.record("status"))[0]["state"] == "two"
         assert counted(here, "conflict") == 1
+
+
+@pytest.mark.req("C13.8-11", "C13.9-082")
+async def test_a_write_that_loses_a_race_is_decided_anew(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its reading and its writing somebody else writes the status: the report is not taken for written."""
+    await here.host()
+    async with here.hand() as hand, here.recording() as connection:
+        writer = RecordWriter(connection, SPACE, metrics=here.written, log=Log(here.log))
+        records: KeyValue = writer._records
+        update = records.update
+        beaten: list[int] = []
+
+        async def late(key: str, value: bytes, revision: int) -> int:
+            if not beaten:
+                beaten.append(revision)
+                await forged(hand, Place(SPACE, NAME, ME).status, {"epoch": 0, "state": "other"})
+            return await update(key, value, revision)
+
+        monkeypatch.setattr(records, "update", late)
+        bound = asyncio.Event()
+        running = asyncio.create_task(writer.run(bound))
+        async with asyncio.timeout(EVENT_SECONDS):
+            await bound.wait()
+        await forged(hand, subject(), {"state": "mine"})
+        await idle(hand)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert (await here.record("status"))[0]["state"] == "mine"
+        assert beaten
+
+
+@pytest.mark.req("C13.8-10", "C13.1-020", "C13.9-M25")
+async def test_a_lifecycle_that_is_not_current_writes_nothing(here: Site) -> None:
+    """The epoch is the one of the head: from the moment its retirement begins the head is no mapping."""
+    hosted = await here.host()
+    principal = hosted.identity.lifecycle.principal
+    async with here.hand() as hand:
+        place = head_subject(SPACE, principal)
+        head = Head.decode((await here.kept(buckets.RECORDS, place)).value or b"", principal)
+        for ended in (head.retiring("op-1"), head.retiring("op-1").retired("op-1")):
+            await forged(hand, place, ended.encode())
+            await forged(hand, subject(), {"state": "ghost"})
+        async with here.record_writer() as written:
+            await idle(hand)
+            assert counted(here, "expired") == 2
+            await forged(hand, place, head.encode())
+            await forged(hand, subject(), {"state": "back"})
+            await written(ME, "back")
 
 
 @pytest.mark.req("C13.9-044", "C13.7-83")

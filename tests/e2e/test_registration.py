@@ -76,6 +76,7 @@ async def test_a_registered_instance_stands_in_gate_record_and_credential(here: 
 
 
 @pytest.mark.req("C13.14-01", "C13.1-029", "C13.1-028", "C13.7-63", "C13.1-031", "C13.1-035", "C13.1-083")
+@pytest.mark.req("C13.7-62")
 async def test_a_takeover_evicts_the_predecessor_before_the_successor_may_serve(here: Site) -> None:
     first = await here.host()
     async with await Connection.open([here.broker.url], first.minter) as old:

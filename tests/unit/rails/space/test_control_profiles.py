@@ -183,6 +183,12 @@ def test_a_listing_generation_is_three_rows(form: Form) -> None:
     assert audit(Profile.AGENT, holder(form=form, listing=GENERATION), changed)
 
 
+@pytest.mark.req("C13.15-28", "CB-05", "CB-12", "CB-13")
+@pytest.mark.parametrize("profile", sorted(set(Profile) - {Profile.AGENT}))
+def test_a_listing_generation_is_an_agents_alone(profile: Profile) -> None:
+    assert permissions(profile, holder(listing=GENERATION)) == permissions(profile, holder())
+
+
 @pytest.mark.req("C13.2-36")
 def test_no_row_of_one_mode_reaches_another_mode() -> None:
     own = (Capability("ci", "*"), Capability("ci", "*", "self"), Capability("ci", "*", "owner", ("local",)))

@@ -116,7 +116,7 @@ def test_the_issued_rail_is_covered_for_the_own_generation_alone() -> None:
     assert forms(coverage(allow), echo()) == []
 
 
-@pytest.mark.req("C13.20-09")
+@pytest.mark.req("C13.20-09", "C13.20-10")
 def test_a_deny_wins_over_every_allow() -> None:
     assert forms(coverage((HERE, "cotal.>"), HERE, "cotal.main.ep.all.>", "cotal.*.ep.inst.>"), echo()) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from sidecar.ops.exitcodes import ExitCode
-from sidecar.rails.endpoint.codes import CallError
+from sidecar.rails.endpoint.codes import CallError, Code
+from sidecar.rails.endpoint.contracts import KNOWN
 from sidecar.rails.names import api, buckets
 from sidecar.rails.space.holder import Profile
 from tests.e2e.cluster import DidNotStart, Program
@@ -76,6 +78,36 @@ async def test_a_process_says_that_it_is_ready_answers_and_stops_cleanly(tmp_pat
                 program.kill()
         finally:
             if program.running:
+                program.kill()
+
+
+@pytest.mark.req("C13.20-15", "C13.7-67")
+async def test_a_registry_that_hangs_is_waited_for_no_longer_than_a_call_and_answers_again(tmp_path: Path) -> None:
+    known = {**KNOWN, SAMPLE: sample().contracts}
+    async with town(tmp_path) as made, made.site.serve(sample()), made.caller("alice", ECHO, contracts=known) as alice:
+        program = started(made)
+        try:
+            await asyncio.to_thread(program.wait_ready)
+            await listed(made, [SAMPLE, "registry"])
+            program.process.send_signal(signal.SIGSTOP)
+            for ask in (
+                lambda: alice.caller.endpoints(seconds=1.0),
+                lambda: alice.caller.describe(SAMPLE, seconds=1.0),
+                lambda: alice.caller.scatter(SAMPLE, "echo", "all", seconds=1.0),
+            ):
+                with pytest.raises(CallError) as caught:
+                    async with asyncio.timeout(EVENT_SECONDS):
+                        await ask()
+                assert caught.value.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.FAILED_PRECONDITION)
+            # What is known already is called as before.
+            assert await alice.caller.call(SAMPLE, "echo", "hi") == "hi"
+            program.process.send_signal(signal.SIGCONT)
+            await listed(made, [SAMPLE, "registry"])
+            assert (await alice.caller.scatter(SAMPLE, "echo", "all", seconds=10.0)).complete
+            assert await asyncio.to_thread(program.stop) == ExitCode.OK
+        finally:
+            if program.running:
+                program.process.send_signal(signal.SIGCONT)
                 program.kill()
 
 

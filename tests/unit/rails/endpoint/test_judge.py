@@ -174,6 +174,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("args", {"args": {"channel": "general", "joinCursor": "7"}}, Code.BAD_REQUEST),
     ("args", {"args": {"channel": "general", "joinCursor": 7, "more": 1}}, Code.BAD_REQUEST),
 ]
+OF_CALLS = ("replyExpected", "deadlineMs")
 
 
 @pytest.mark.req("C13.3-11", "C13.3-13", "C13.3-14", "C13.3-16", "C13.3-17", "C13.3-20", "C13.3-28", "C13.3-29")
@@ -181,6 +182,15 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("field", "changes", "expected"), FIELDS, ids=[f"{at}-{f[0]}" for at, f in enumerate(FIELDS)])
 def test_each_field_has_its_code(field: str, changes: dict[str, Any], expected: str) -> None:
     assert code(body(**changes)) == expected
+
+
+@pytest.mark.req("C13.3-28", "C13.3-13", "C13.3-14", "C13.3-18", "C13.3-29")
+@pytest.mark.parametrize(("changes", "expected"), [one[1:] for one in FIELDS if one[0] not in OF_CALLS])
+def test_a_cast_is_held_to_the_same_and_told_nothing(changes: dict[str, Any], expected: str) -> None:
+    """Nobody hears of it, and no handler does either."""
+    verdict = judged(body(replyExpected=False, without="deadlineMs", **changes))
+    assert isinstance(verdict, Refused)
+    assert (verdict.refusal.code, verdict.reply) == (expected, None)
 
 
 def test_missing_members_have_the_code_of_the_field() -> None:

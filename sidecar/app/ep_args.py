@@ -267,9 +267,16 @@ def read_bind(text: str) -> tuple[str, int]:
     return instance, int(epoch)
 
 
+_LIKE: Final = {
+    "endpoint name": "; one is like com.acme.greeter: lower case, digits and - between dots",
+    "command": "; one is like add-note: lower case, digits and -",
+    "instance": "; one is as ep describe shows it",
+}
+
+
 def checked(grammar: Grammar, text: str) -> str:
     """What a person typed as a value of one grammar. Raises BadArguments."""
     try:
         return grammar.check(text)
     except InvalidName as error:
-        raise BadArguments(f"this is no {grammar.name}: {error.reason}") from None
+        raise BadArguments(f"this is no {grammar.name}: {error.reason}{_LIKE.get(grammar.name, '')}") from None

@@ -76,7 +76,9 @@ def owner_of(root: Path, space: str, endpoint: str) -> str:
     claim = longest({one.domain: one for one in claims(root, space)}, endpoint)
     if claim is None:
         domain = endpoint.rpartition(".")[0] if endpoint.count(".") > 1 else endpoint
-        raise SpaceFailed(f"no claim covers {endpoint}; make one with: sidecar ep domain claim {domain}")
+        raise SpaceFailed(
+            f"no claim covers {endpoint}; make one with: sidecar ep domain claim {domain} --owner OWNER --space {space}"
+        )
     return claim.owner
 
 

@@ -30,7 +30,7 @@ def read_owner(text: str) -> str:
     try:
         return check_mintable(text)
     except InvalidName as error:
-        raise BadArguments(f"this is no owner: {error.reason}") from None
+        raise BadArguments(f"this is no owner: {error.reason}; it is local, or what --identity gives") from None
 
 
 def _domain(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -73,6 +74,9 @@ def register(
     done = asyncio.run(endpoint_host.register(root, space, broker, endpoint, owner=token, out=file, instance=chosen))
     told = {"endpoint": endpoint.name, "owner": token, "instance_id": done.instance, "epoch": done.epoch}
     _say({"type": "registered", **told, "evicted": done.evicted, "creds": str(file)}, as_json)
+    if not as_json:
+        serving = shlex.join(("sidecar", "ep", "serve", where, "--creds", str(file), "--server", broker))
+        click.echo(f"-- it is served within a day, with: {serving}", err=True)
 
 
 @click.command(name="serve", cls=Command, epilog=_SERVE_EXIT_HELP)
@@ -150,4 +154,5 @@ def _say(document: dict[str, object], as_json: bool) -> None:
         click.echo(json.dumps(document))
         return
     for name, value in document.items():
-        click.echo(f"{name:<14} {value}")
+        shown = ("no", "yes")[value] if isinstance(value, bool) else value
+        click.echo(f"{name:<14} {shown}")

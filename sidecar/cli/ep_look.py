@@ -25,6 +25,10 @@ from sidecar.rails.endpoint.codes import CallError, CallRefused, Code
 from sidecar.rails.endpoint.contracts import Contract
 
 PAGE = 100
+_SOURCES = {
+    "recorded-ceiling": "the grants that are recorded for this credential",
+    "no-permission-system": "all that there is: the space has no grants",
+}
 
 
 @click.command(name="list", cls=Command, epilog=CALL_EXIT_HELP)
@@ -64,7 +68,8 @@ def _unlisted(target: Target, error: CallError) -> CallCode:
     says = isinstance(error, CallRefused)
     code = CallCode.REFUSED if says or error.code == Code.PERMISSION_DENIED else CallCode.NO_CONNECTION
     did = "refuses" if says else "was not asked" if code is CallCode.REFUSED else "does not answer"
-    text = f"the registry {did}: {error}; nothing is listed"
+    way = "; an operator grants commands: sidecar principal add --may" if error.code == Code.PERMISSION_DENIED else ""
+    text = f"the registry {did}: {error}; nothing is listed{way}"
     if target.as_json:
         click.echo(json.dumps({**error_document(error), "message": one_line(text), "exit_code": int(code)}))
     click.echo(f"-- {one_line(text)}", err=True)
@@ -80,7 +85,7 @@ def _show_rows(target: Target, rows: list[Mapping[str, Any]], source: str) -> No
     head = ("ENDPOINT", "INSTANCES", "COMMANDS")
     cells = [(str(row["endpoint"]), _instances(row), ", ".join(names_of(row)) or "-") for row in rows]
     click.echo(table([head, *cells]) if rows else "you hold no command on any endpoint")
-    click.echo(f"-- {len(rows)} endpoints, from the {one_line(source)}", err=True)
+    click.echo(f"-- {len(rows)} endpoints, from {_SOURCES.get(source) or one_line(source)}", err=True)
 
 
 def _instances(row: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -46,4 +47,4 @@ def command(directory: Path, name: str, as_json: bool) -> None:
         return
     for one in made:
         click.echo(str(one))
-    click.echo(f"-- its test: cd {shlex.quote(str(directory))} && python -m pytest", err=True)
+    click.echo(f"-- its test: cd {shlex.quote(str(directory))} && {shlex.quote(sys.executable)} -m pytest", err=True)

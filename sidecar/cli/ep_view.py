@@ -106,6 +106,8 @@ def _hint(error: CallError) -> str:
         return "; an operator grants it: sidecar principal add --hear ENDPOINT:EVENT"
     if error.code == Code.PERMISSION_DENIED:
         return "; what these creds may call: sidecar ep list"
+    if error.code == Code.UNIMPLEMENTED:
+        return "; what these creds may call of it: sidecar ep describe; to be granted with: sidecar principal add --may"
     return "; who serves it: sidecar ep list" if error.code == Code.UNAVAILABLE else ""
 
 

@@ -21,6 +21,7 @@ from sidecar.cli.messaging_target import Target, access_options
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.calls_types import Missed, Recorded, Seen
 from sidecar.rails.names.limits import MAX_SAFE_INTEGER
+from sidecar.rails.names.tokens import endpoint_name
 
 T = TypeVar("T")
 
@@ -155,4 +156,10 @@ def line(one: Seen | Recorded) -> str:
         return f"{spec}: {status}{'' if one.settled else ' (behind its registration)'}"
     at = datetime.fromtimestamp(min(one.ts, 253_402_300_799_000) / 1000).strftime("%H:%M:%S")
     stale = " [stale]" if one.stale else ""
-    return f"{at} {one_line(one.topic)} {one_line(one.instance)}@{one.epoch}: {safe_json(one.data)}{stale}"
+    return f"{at} {one_line(_event(one.topic))} {one_line(one.instance)}@{one.epoch}: {safe_json(one.data)}{stale}"
+
+
+def _event(topic: str) -> str:
+    """``CLUSTER/NAME``, as it is granted and asked for."""
+    _, cluster, name = topic.split(".", 2)
+    return f"{endpoint_name(cluster)}/{name}"

@@ -59,15 +59,15 @@ def test_the_listing_shows_what_the_credential_may_call(main: Terminal) -> None:
     assert shown.returncode == 0
     (line,) = [line for line in shown.stdout.splitlines() if line.startswith(SAMPLE)]
     assert "2 ready" in line
-    assert "from the recorded-ceiling" in shown.stderr
+    assert "from the grants that are recorded" in shown.stderr
 
 
 @pytest.mark.req("C13.15-28", "C13.20-15")
 def test_who_has_no_grant_is_told_so_and_nothing_is_listed(main: Terminal) -> None:
     done = main.run("observer", "ep", "list", "--json")
     assert done.returncode == CallCode.REFUSED
-    assert [line["type"] for line in map(json.loads, done.stdout.splitlines())] == ["error"]
-    assert "nothing is listed" in done.stderr
+    assert [line["type"] for line in map(json.loads, done.stdout.splitlines())] == ["failure"]
+    assert "nothing is listed; an operator grants commands: sidecar principal add --may" in done.stderr
 
 
 @pytest.mark.req("C13.7-65", "C13.7-66")

@@ -167,7 +167,7 @@ class Desk:
         data = plan.body(job.id, job.args, int(self.left(job.until) * 1000), job.correlation, job.bind)
         expected = Expected(job.endpoint, job.command, job.id, contract.output, job.bind)
         reply = await self.wire.exchange(plan.token, plan.prefix, job.nonce, data, job.until, job.instance)
-        return self._judge(expected, reply)
+        return self._judge(expected, reply, job.instance)
 
     async def aim(self, job: Job) -> None:
         """The target of a call is known with its current lifecycle. Raises CallFailed."""
@@ -185,11 +185,12 @@ class Desk:
         self, plan: Plan, nonce: str, data: bytes, until: float, expected: Expected, instance: str | None
     ) -> Answer:
         """Send one request and judge its reply. Raises CallError."""
-        return self._judge(expected, await self.wire.exchange(plan.token, plan.prefix, nonce, data, until, instance))
+        reply = await self.wire.exchange(plan.token, plan.prefix, nonce, data, until, instance)
+        return self._judge(expected, reply, instance)
 
-    def _judge(self, expected: Expected, reply: Reply | None) -> Answer:
+    def _judge(self, expected: Expected, reply: Reply | None, instance: str | None) -> Answer:
         if reply is None:
-            raise nobody(expected.endpoint)
+            raise nobody(expected.endpoint, instance)
         found, payload = reply
         return answer(expected, payload, found, self.newest(found.endpoint, found.instance, found.epoch))
 

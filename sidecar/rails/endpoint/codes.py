@@ -138,8 +138,8 @@ def unsent(code: Code, message: str, details: Details = ()) -> CallFailed:
     return CallFailed(code, message, Outcome.NOT_EXECUTED, details)
 
 
-def nobody(endpoint: str) -> CallFailed:
+def nobody(endpoint: str, instance: str | None = None) -> CallFailed:
     """The broker's word that nobody listens: nothing was executed (C13.3-49, C13.4-04)."""
-    error = unsent(Code.UNAVAILABLE, f"nobody serves {endpoint}")
+    error = unsent(Code.UNAVAILABLE, f"nobody serves {f'instance {instance} of ' if instance else ''}{endpoint}")
     error.nobody = True
     return error

@@ -184,4 +184,4 @@ class Resolver:
 def _unresolved(endpoint: str, error: CallError) -> CallFailed:
     """A call was not sent, because what it needs to know could not be found out."""
     code = Code(error.code) if error.code in frozenset(Code) else Code.UNAVAILABLE
-    return unsent(code, f"{endpoint} was not resolved: {error}")
+    return unsent(code, f"{endpoint} was not resolved: {error.message if code == error.code else error}")

@@ -23,7 +23,8 @@ def parse_may(text: str, owner: str) -> tuple[Capability, ...]:
     """The capabilities that ``ENDPOINT:COMMAND[@MODE[=TARGET]]`` gives a holder of ``owner``. Raises InvalidName."""
     endpoint, colon, rest = text.partition(":")
     if not colon:
-        raise InvalidName("call", f"{excerpt(text)} is not ENDPOINT:COMMAND[@MODE[=TARGET]]", "C13.9-007")
+        form = "ENDPOINT:COMMAND[@MODE[=TARGET]], where * is every command"
+        raise InvalidName("call", f"{excerpt(text)} is not {form}", "C13.9-007")
     command, at, told = rest.partition("@")
     if not at:
         modes = (UNTARGETED, "self") if command == WILDCARD else (UNTARGETED,)

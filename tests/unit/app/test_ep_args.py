@@ -22,7 +22,7 @@ from sidecar.app.ep_args import (
     read_target,
     read_words,
 )
-from sidecar.rails.names.tokens import ENDPOINT_NAME
+from sidecar.rails.names.tokens import ENDPOINT_NAME, GRAMMARS
 
 UID = "0123456789abcdefghijklmnop"
 VOID = {"type": "null"}
@@ -238,3 +238,5 @@ def test_a_name_is_refused_with_its_grammar() -> None:
     assert checked(ENDPOINT_NAME, "dev.sidecar.sample") == "dev.sidecar.sample"
     with pytest.raises(BadArguments, match="this is no endpoint name: "):
         checked(ENDPOINT_NAME, "Dev.Sample")
+    with pytest.raises(BadArguments, match="one is like add-note"):
+        checked(GRAMMARS["command"], "add_note")

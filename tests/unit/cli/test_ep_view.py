@@ -14,7 +14,7 @@ from sidecar.cli.ep_call import scatter_lines
 from sidecar.cli.ep_view import MAX_SHOWN, code_of, error_document, error_lines, pretty, safe_json, signature
 from sidecar.ops.exitcodes import CallCode
 from sidecar.rails.endpoint.calls_types import Answer, Scattered
-from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome
+from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome, nobody, unsent
 
 INSTANCE = "d4" * 13
 VALUES = st.recursive(
@@ -84,6 +84,10 @@ def test_every_refusal_shows_code_message_details_outcome_and_who(outcome: Outco
 def test_what_failed_here_says_so_and_where_to_look() -> None:
     (line,) = error_lines(CallFailed(Code.PERMISSION_DENIED, "no", Outcome.NOT_EXECUTED))
     assert line == "-- failed: permission-denied: no; it was not executed; what these creds may call: sidecar ep list"
+    (line,) = error_lines(unsent(Code.UNIMPLEMENTED, "no"))
+    assert line.endswith("principal add --may")
+    assert str(nobody("com.acme.x")).endswith(": nobody serves com.acme.x")
+    assert str(nobody("com.acme.x", "abc")).endswith(": nobody serves instance abc of com.acme.x")
     assert error_document(CallFailed(Code.PERMISSION_DENIED, "no", Outcome.NOT_EXECUTED))["type"] == "failure"
 
 

@@ -54,6 +54,7 @@ _README: Final = """\
 # $name
 
 `endpoint.py` is the endpoint: each command says what it takes and gives (JSON Schema), and whether it only reads.
+With the `.venv/bin` of Sidecar in the `PATH`:
 
 ```
 pytest                                              # the test, in a space of its own

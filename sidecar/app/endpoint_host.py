@@ -22,7 +22,7 @@ from sidecar.app.space_links import SpaceFailed, as_profile, connected, now, tol
 from sidecar.app.spaces import space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Credentials, CredentialsRefused
+from sidecar.rails.connection import Connection, Credentials, CredentialsRefused, Watch
 from sidecar.rails.endpoint.app import Endpoint
 from sidecar.rails.endpoint.clusters import EPHEMERAL
 from sidecar.rails.endpoint.identity import Identity
@@ -34,7 +34,7 @@ from sidecar.rails.planes.registration import endings
 from sidecar.rails.planes.registration.barrier import Barrier, Doors, Progress
 from sidecar.rails.planes.registration.eviction import evict
 from sidecar.rails.planes.registration.faults import Denied, RegistrationRefused, Superseded, Unverified
-from sidecar.rails.planes.registration.minting import release
+from sidecar.rails.planes.registration.minting import release, withdraw
 from sidecar.rails.planes.registration.naming import Place
 from sidecar.rails.planes.registration.register import Registered, Wanted
 from sidecar.rails.planes.registration.register import register as _register
@@ -50,6 +50,8 @@ CREDENTIAL_SECONDS: Final = 3600
 FILE_SECONDS: Final = 24 * 3600
 """Life of a creds file: the longest of the profile. The next one is a registration again."""
 _BARRIER_SECONDS: Final = 300
+GIVE_UP_SECONDS: Final = 3.0
+"""How long the end of a process may be held up by what only makes its next start shorter."""
 _LOCK_SECONDS: Final = 60.0
 _LOCK_POLL_SECONDS: Final = 0.05
 _SERVING: Final = "serving"
@@ -62,16 +64,32 @@ class InstanceSuperseded(CredentialsRefused):
 
 @dataclass
 class Hosted:
-    """A registered instance of this process. ``minter`` is for ``Connection.open``; ``close`` gives the instance back,
-    so that another process of this host may take it up; it ends no registration."""
+    """A registered instance of this process. ``close`` gives the instance back, so that another process of this host
+    may take it up; it ends no registration. ``give_up`` destroys the key of ``minter`` for good, if it is ours."""
 
     identity: Identity
     registered: Registered
     minter: Minter
     _lock: contextlib.ExitStack
+    give_up: Callable[[], Awaitable[None]] | None = None
 
     def close(self) -> None:
         self._lock.close()
+
+    @contextlib.asynccontextmanager
+    async def connected(self, url: str, watch: Watch) -> AsyncIterator[Connection]:
+        """The connection of the instance, for the block. A credential that has come to rest with it is given up, so
+        that the next start has nobody to evict. Raises what ``Connection.open`` raises."""
+        quiet = False
+        try:
+            async with await Connection.open([url], self.minter, watch=watch) as connection:
+                try:
+                    yield connection
+                finally:
+                    quiet = await connection.settled()
+        finally:
+            if quiet and self.give_up is not None:
+                await self.give_up()
 
 
 async def host(
@@ -97,7 +115,8 @@ async def host(
         key = new_user(os.urandom)
         identity = Identity(site.name, endpoint.name, done.instance, done.epoch, record.lifecycle, owner)
         minter = _Minter(site, endpoint, identity, key, seconds)
-        return Hosted(identity, done, minter, stack.pop_all())
+        give_up = functools.partial(_give_up, site, shelf, identity, minter)
+        return Hosted(identity, done, minter, stack.pop_all(), give_up)
 
 
 async def register(
@@ -133,7 +152,7 @@ async def deregister(
     :func:`host`."""
     site = _Site(root, space, url, metrics)
     async with _held(site, endpoint, instance) as (shelf, record, lock):
-        async with _doors(site) as doors:
+        async with _doors(site, record) as doors:
             found = await endings.deregister(_barrier(site, shelf, record, doors, lock), now())
         shelf.write(replace(_kept(shelf), registered=False, progress=None), lock)
     return found
@@ -145,7 +164,7 @@ async def retire(
     """End an instance for good: its id never comes back (C13.1-084). Raises as :func:`host`."""
     site = _Site(root, space, url, metrics)
     async with _held(site, endpoint, instance) as (shelf, record, lock):
-        async with _doors(site) as doors:
+        async with _doors(site, record) as doors:
             found = await endings.retire(_barrier(site, shelf, record, doors, lock), now())
         shelf.write(replace(_kept(shelf), stage=Stage.RETIRED, registered=False, progress=None), lock)
         shelf.creds_file.unlink(missing_ok=True)
@@ -244,7 +263,7 @@ async def _registered(
             endpoint.reserved,
         )
         try:
-            async with _doors(site) as doors:
+            async with _doors(site, record) as doors:
                 await _kept_long_enough(doors, site.name)
                 keep = _keep_claimed(site, shelf, lock, wanted.authority)
                 done = await _register(doors, wanted, record.progress, keep, _new_id, now())
@@ -345,7 +364,7 @@ def _barrier(site: _Site, shelf: EndpointShelf, record: EndpointRecord, doors: D
 
 
 @contextlib.asynccontextmanager
-async def _doors(site: _Site) -> AsyncIterator[Doors]:
+async def _doors(site: _Site, record: EndpointRecord) -> AsyncIterator[Doors]:
     """The connections of one operation; what the broker says becomes one error of ours."""
     async with (
         told(),
@@ -357,7 +376,7 @@ async def _doors(site: _Site) -> AsyncIterator[Doors]:
         async def gone(users: Mapping[str, int], principal: Principal) -> None:
             await _evict(site, users, principal)
 
-        yield Doors(registrar, publisher, heads, gone)
+        yield Doors(registrar, publisher, heads, gone, frozenset(record.given_up))
 
 
 async def _evict(site: _Site, users: Mapping[str, int], principal: Principal) -> None:
@@ -381,6 +400,25 @@ async def _evict(site: _Site, users: Mapping[str, int], principal: Principal) ->
     site.metrics.counter("registration_evictions").inc(len(users))
 
 
+async def _give_up(site: _Site, shelf: EndpointShelf, identity: Identity, minter: _Minter) -> None:
+    """Destroy the key of a connection that has come to rest, mark its ledger row, and only then write down that nobody
+    has to be evicted for it. What does not get so far is evicted by the next start."""
+    user = minter.destroy()
+    outcome = "failed"
+    try:
+        async with asyncio.timeout(GIVE_UP_SECONDS), _locked(shelf.directory) as lock:
+            place = Place(site.name, identity.endpoint, identity.instance)
+            async with told(), as_profile(site.account, site.form, site.url, Profile.REGISTRAR) as registrar:
+                ends = await withdraw(registrar, place, user, now())
+            if ends is not None:
+                shelf.write(_kept(shelf).gave_up(user, ends, now()), lock)
+            outcome = "kept"
+    except (SpaceFailed, UnsafeFile, RegistrationRefused, TimeoutError, OSError):
+        pass  # counted; the row says the rest
+    finally:
+        site.metrics.counter("registration_given_up", outcome).inc()
+
+
 class _Minter:
     """Credentials of one user key at one epoch, for as long as the gate stays at it (C13.1-074)."""
 
@@ -390,6 +428,13 @@ class _Minter:
         service = Service(identity.instance, identity.epoch, served, endpoint.name)
         self._holder = Holder(site.name, identity.lifecycle, key.public, site.form, service=service)
         self._site, self._identity, self._key, self._seconds = site, identity, key, seconds
+        self._destroyed = False
+
+    def destroy(self) -> str:
+        """No more credentials: the key is gone. Its public half."""
+        self._destroyed = True
+        self._key.wipe()
+        return self._key.public
 
     async def __call__(self) -> Credentials:
         """The next credentials. Raises InstanceSuperseded when there are none any more, SpaceFailed."""
@@ -402,6 +447,8 @@ class _Minter:
     async def token(self) -> tuple[str, int]:
         """A token and its Unix end, signed after the gate has let it out. Raises Superseded, SpaceFailed."""
         site, identity = self._site, self._identity
+        if self._destroyed:
+            raise Superseded("the credential was given up")
         place = Place(site.name, identity.endpoint, identity.instance)
         issued = now()
         async with told(), as_profile(site.account, site.form, site.url, Profile.REGISTRAR) as registrar:

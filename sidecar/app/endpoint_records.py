@@ -7,7 +7,7 @@ next run goes on where one was killed. The user key of a serving process never l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,8 @@ from sidecar.rails.planes.registration.naming import Place, serving_principal
 
 _RECORD: Final = "record.json"
 _RECORD_BYTES: Final = 16 * 1024
+MOST_GIVEN_UP: Final = 64
+"""Keys of an instance that are remembered as destroyed."""
 
 
 class Stage(StrEnum):
@@ -36,7 +38,11 @@ class Stage(StrEnum):
 class EndpointRecord:
     """One instance. ``uid`` is its lifecycle for good; ``registered``: a registration was completed and not ended;
     ``epoch`` and ``revision`` are those of the last completed one, which was for whoever has its creds file when it is
-    ``lent``; ``progress`` is an operation on its way."""
+    ``lent``; ``progress`` is an operation on its way.
+
+    ``given_up`` are the user keys, each with the Unix end of its last token, that this host has destroyed itself after
+    the connection that used them had come to rest: they need no eviction. A credential that is not named there may be
+    in use."""
 
     endpoint: str
     instance: str
@@ -48,6 +54,7 @@ class EndpointRecord:
     revision: int = 0
     progress: Progress | None = None
     lent: bool = False
+    given_up: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -59,6 +66,13 @@ class EndpointRecord:
     def completed(self, epoch: int, revision: int, *, lent: bool) -> EndpointRecord:
         """After a registration."""
         return replace(self, registered=True, epoch=epoch, revision=revision, progress=None, lent=lent)
+
+    def gave_up(self, user: str, ends: int, now: int) -> EndpointRecord:
+        """With one more key that nobody has. Those whose tokens have ended need not be known, nor more than so many:
+        what is not known is evicted."""
+        kept = {one: end for one, end in self.given_up.items() if end > now} | {user: ends}
+        newest = sorted(kept.items(), key=lambda one: one[1])[-MOST_GIVEN_UP:]
+        return replace(self, given_up=dict(newest))
 
     def value(self) -> dict[str, Any]:
         """The JSON object of the record."""
@@ -72,6 +86,7 @@ class EndpointRecord:
             "registered": self.registered,
             "epoch": self.epoch,
             "registrationRevision": self.revision,
+            "givenUp": dict(self.given_up),
             "lent": self.lent,
             "operation": None
             if progress is None
@@ -99,6 +114,7 @@ class EndpointRecord:
             _whole(value["registrationRevision"]),
             None if operation is None else _progress(operation),
             _flag(value.get("lent", False)),  # records of earlier releases do not say
+            {str(user): _whole(end) for user, end in value.get("givenUp", {}).items()},
         )
         endpoint_token(record.endpoint)
         return record

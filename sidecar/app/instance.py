@@ -72,7 +72,7 @@ class Instance:
         self.identity = hosted.identity
         try:
             watch = Watch(self._metrics, self._log)
-            async with await Connection.open([self._where.url], hosted.minter, watch=watch) as connection:
+            async with hosted.connected(self._where.url, watch) as connection:
                 await self._serve(connection, hosted)
         except ConnectionFault as error:
             raise InstanceEnded(f"{self._endpoint.name} instance {hosted.identity.instance}: {error}") from None

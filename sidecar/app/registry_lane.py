@@ -169,7 +169,7 @@ class RegistryLane:
     async def _serve(self, registry: Registry, hosted: Hosted) -> None:
         """The endpoint itself; its end is the end of the lane's turn."""
         identity = hosted.identity
-        async with await self._connected(hosted.minter) as connection:
+        async with hosted.connected(self.where.url, Watch(self._metrics, self._log)) as connection:
 
             async def report(state: str) -> None:
                 await report_status(connection, identity, state)

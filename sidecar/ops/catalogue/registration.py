@@ -33,6 +33,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         "Credentials of predecessors that were voided, whose holders were seen to be gone from every server.",
     ),
     Metric(
+        "sidecar_registration_given_up",
+        Kind.COUNTER,
+        "Credentials that an instance has destroyed itself at a clean end; for those that were kept in mind the next "
+        "start evicts nobody.",
+        (one_of("outcome", "kept", "failed"),),
+    ),
+    Metric(
         "sidecar_registration_fences",
         Kind.COUNTER,
         "Credentials that were not released because a later registration has taken over.",

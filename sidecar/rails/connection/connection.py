@@ -327,6 +327,17 @@ class Connection:
         """Whether there is a link at this moment."""
         return self._link is not None and not self._link.ended.done()
 
+    async def settled(self) -> bool:
+        """Whether the broker has taken all that this connection has ever sent, so that nothing of it can come later: it
+        never lost a link, which might still hold something, and the broker has answered behind the last message."""
+        if self.interruptions or self._retiring or not self.linked:
+            return False
+        try:
+            await self._now().settle()
+        except ConnectionFault:
+            return False
+        return self.linked and not self.interruptions
+
     async def interrupted(self, since: int) -> None:
         """Return when the count of interruptions is not ``since``. Raises Stopped."""
         async with self._change:

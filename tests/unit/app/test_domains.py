@@ -130,7 +130,7 @@ def test_the_record_of_an_instance_is_read_back_and_refused_when_it_is_spoilt(ro
     path = shelf.directory / "record.json"
     value = json.loads(path.read_text())
     for name in value:
-        for wrong in ({}, 1.5, "?") if name != "operation" else ([], 1, {}):
+        for wrong in {"operation": ([], 1, {}), "givenUp": ([], 1, {"U": "x"})}.get(name, ({}, 1.5, "?")):
             path.write_text(json.dumps({**value, name: wrong}))
             with pytest.raises(UnsafeFile):
                 shelf.read()

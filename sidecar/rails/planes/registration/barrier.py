@@ -27,12 +27,14 @@ connected anywhere. Raises Unverified."""
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The connections of one operation, each with the grants of its own profile."""
+    """The connections of one operation, each with the grants of its own profile. ``given_up`` are user keys that their
+    own holder has destroyed, behind a connection of which nothing can come any more."""
 
     registrar: Client
     publisher: Client
     heads: Client
     evict: Evict
+    given_up: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class Barrier:
 
     async def contain(self, now: int) -> int:
         """No credential of the instance is good, and nobody who held one is connected, on any server; how many were
-        voided. Only after the freeze, so that every credential that was ever released is found (C13.1-075)."""
+        voided, apart from those that were given up. Only after the freeze, so that every credential that was ever
+        released is found (C13.1-075)."""
         users: dict[str, int] = {}
         for subject in await self._rows():
             cell = await read_cell(self.doors.registrar, buckets.AUTH, self.place.space, subject)
@@ -162,7 +165,7 @@ class Barrier:
                 await write_cell(
                     self.doors.registrar, subject, row.revoked().encode(), cell.revision, ttl=row.left(now)
                 )
-            if row.expires > now:
+            if row.expires > now and row.credential_id not in self.doors.given_up:
                 users[row.credential_id] = row.expires
         if users:
             await self.doors.evict(users, self.lifecycle.principal)

@@ -37,7 +37,7 @@ async def release(
     try:
         await write_cell(registrar, place.gate, gate.encode(), cell.revision)
     except Conflict:
-        await _withdraw(registrar, place, row, now)
+        await withdraw(registrar, place, user, now)
         raise Superseded(f"the gate of instance {place.instance} moved while a credential was made") from None
     return gate
 
@@ -53,13 +53,18 @@ async def _enter(registrar: Client, place: Place, row: CredentialRow, now: int) 
         raise Superseded("the credential was changed by somebody else") from None
 
 
-async def _withdraw(registrar: Client, place: Place, row: CredentialRow, now: int) -> None:
-    """Mark our own row revoked; whoever moved the gate has found it, or it is of nobody."""
-    subject = place.credential(row.credential_id)
+async def withdraw(registrar: Client, place: Place, user: str, now: int) -> int | None:
+    """Mark the row of a credential revoked that nobody has, or has any more; its Unix end, and None when there is no
+    row. Whoever moved the gate meanwhile has found it. Raises Corrupt, BrokerRefused, nats.errors.Error."""
+    subject = place.credential(user)
     cell = await read_cell(registrar, buckets.AUTH, place.space, subject)
-    if cell.value is not None and row_of(cell.value, subject).state is RowState.ACTIVE:
+    if cell.value is None:
+        return None
+    row = row_of(cell.value, subject)
+    if row.state is RowState.ACTIVE:
         with contextlib.suppress(Conflict):  # revoked by the one who froze
             await _write(registrar, subject, row.revoked(), cell.revision, now)
+    return row.expires
 
 
 async def _write(registrar: Client, subject: str, row: CredentialRow, revision: int, now: int) -> None:

@@ -8,6 +8,7 @@ other, so that nothing here can have an effect, whatever the key may do elsewher
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -75,6 +76,19 @@ class _Kept(NamedTuple):
     used: float
 
 
+class _Failed(NamedTuple):
+    """An attempt that failed, and when it began."""
+
+    begun: float
+    error: Unread | None
+
+    def tell(self, asked: float) -> None:
+        """Whoever asked before it began and waited behind it has its answer: one after the other would wait for a
+        coordinator that hangs as many times as they are."""
+        if self.error is not None and self.begun >= asked:
+            raise Unread(self.error.why, str(self.error), self.error.cause)
+
+
 class Source:
     """One coordinator. ``connect`` makes a connection that asks for scopes that read alone."""
 
@@ -86,6 +100,7 @@ class Source:
         self._dialling = asyncio.Lock()
         self._cutting = asyncio.Lock()
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._undialled = self._uncut = _Failed(-math.inf, None)
 
     @property
     def connected(self) -> bool:
@@ -112,8 +127,13 @@ class Source:
             for one in self._kept.values():
                 if one.begun >= asked:
                     return await self._confirmed(one.snapshot)
+            self._uncut.tell(asked)
             begun = self._clock().mono
-            read = await self._read(lambda client: client.snapshot())
+            try:
+                read = await self._read(lambda client: client.snapshot())
+            except Unread as error:
+                self._uncut = _Failed(begun, error)
+                raise
             self._keep(read.value, begun)
             return read
 
@@ -162,17 +182,22 @@ class Source:
         raise Unread(Why.UNREACHABLE, "the activation of the coordinator changes all the time")
 
     async def _connected(self) -> CoordinatorClient:
+        asked = self._clock().mono
         async with self._dialling:
             client = self._client
             if client is not None and client.down is None:
                 return client
+            self._undialled.tell(asked)
             self._client = None
             if client is not None:
                 await client.close()
+            begun = self._clock().mono
             try:
                 self._client = await self._connect()
             except (ClientError, ProtocolError, UnsafeFile, OSError) as error:
-                raise _unread(error) from None
+                unread = _unread(error)
+                self._undialled = _Failed(begun, unread)
+                raise unread from None
             return self._client
 
     # ---- what is kept ----

@@ -146,6 +146,30 @@ async def test_a_coordinator_that_stands_still_is_not_believed_in(cluster: Clust
 
 
 @pytest.mark.asyncio
+async def test_who_waits_behind_a_coordinator_that_hangs_does_not_wait_for_it_in_turn(cluster: Cluster) -> None:
+    dialled = 0
+    pins = Pins()
+
+    async def dial() -> CoordinatorClient:
+        nonlocal dialled
+        dialled += 1
+        return await connect(cluster, pins, scopes=READING, reconnect=ReconnectPolicy(), patience=0.5)
+
+    bridge = Source(dial)
+    await bridge.cut()
+    assert cluster.serve is not None
+    os.kill(cluster.serve.pid, signal.SIGSTOP)
+    try:
+        for ask in (bridge.cut, bridge.alive, lambda: bridge.operation(OperationId(b"\x01" * 16)), bridge.cut):
+            dialled = 0
+            assert set(await asyncio.gather(*(why(ask()) for _ in range(20)))) == {Why.UNREACHABLE}
+            assert dialled <= 2  # the first one's, and one for all who came while that was under way
+    finally:
+        os.kill(cluster.serve.pid, signal.SIGCONT)
+    await bridge.close()
+
+
+@pytest.mark.asyncio
 async def test_operations_are_those_of_the_key_and_no_other(cluster: Cluster) -> None:
     bridge = source(cluster)
     async with await connect(cluster, Pins()) as own, await connect(cluster, Pins(), name="admin") as other:

@@ -129,8 +129,9 @@ def test_the_record_of_an_instance_is_read_back_and_refused_when_it_is_spoilt(ro
     assert record.lifecycle.principal.dot == f"{ANN}.ep_0123456789abcdef0123"
     path = shelf.directory / "record.json"
     value = json.loads(path.read_text())
+    odd: dict[str, tuple[object, ...]] = {"operation": ([], 1, {}), "givenUp": ([], 1, {"U": "x"})}
     for name in value:
-        for wrong in {"operation": ([], 1, {}), "givenUp": ([], 1, {"U": "x"})}.get(name, ({}, 1.5, "?")):
+        for wrong in odd.get(name, ({}, 1.5, "?")):
             path.write_text(json.dumps({**value, name: wrong}))
             with pytest.raises(UnsafeFile):
                 shelf.read()

@@ -79,6 +79,21 @@ def test_connections_dropped_before_the_login_name_the_control_line() -> None:
     assert down(recovery, Fault.DROPPED) == Said(Fault.MAX_CONTROL_LINE, CONTROL_LINE_HINT)
 
 
+@pytest.mark.req("C13.12-03")
+@pytest.mark.parametrize(
+    ("fault", "told", "most"), [(Fault.DROPPED, Fault.MAX_CONTROL_LINE, 10), (Fault.LOST, Fault.LOST, 1000)]
+)
+def test_without_other_figures_both_end_too(fault: Fault, told: Fault, most: int) -> None:
+    recovery = Recovery(Policy())
+    answers = list(
+        itertools.takewhile(lambda one: isinstance(one, Again), (down(recovery, fault) for _ in range(most)))
+    )
+    assert 1 < len(answers) < most
+    stopped = down(recovery, fault)
+    assert isinstance(stopped, Said)
+    assert stopped.fault is told
+
+
 @pytest.mark.parametrize("fault", [Fault.EXPIRED, Fault.REVOKED, Fault.ACCOUNT, Fault.AUTHORIZATION])
 def test_refused_logins_are_bounded_and_the_first_word_is_the_reason(fault: Fault) -> None:
     recovery = Recovery(POLICY)

@@ -255,6 +255,7 @@ def test_a_consumer_of_the_control_surface_is_named_and_filtered(profile: Profil
     assert [one for one in audit(profile, holder(), changed) if "C13.9-040" in one]
 
 
+@pytest.mark.req("C13.9-M22")
 @pytest.mark.req("C13.12-24", "C13.9-041", "C13.9-042", "C13.12-19")
 def test_nobody_removes_what_is_kept_and_only_the_auth_path_touches_its_store() -> None:
     kept = [f"{one}_main" for one in ("EPJ", "EPF", "EPE", "EPT_REQ", "EPT", "EPR", "EPW", "EPC", "WFJ")]

@@ -342,6 +342,7 @@ def test_a_capability_is_one_command_with_its_literal_target() -> None:
             Capability("ci", "inspect", "exact", open_target)
 
 
+@pytest.mark.req("C13.9-M02")
 @pytest.mark.req("C13.2-30", "C13.2-31", "C13.2-32", "C13.2-33")
 def test_a_standing_credential_names_no_target_that_is_not_its_own_to_name() -> None:
     other, uid = "u_" + "b" * 26, "z9" * 13

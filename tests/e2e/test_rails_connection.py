@@ -379,3 +379,22 @@ async def test_a_first_request_cancelled_before_its_inbox_is_placed_costs_the_ne
             with pytest.raises(asyncio.CancelledError):
                 await first
         assert b"account_info" in (await connection.request("$JS.API.INFO")).data
+
+
+async def test_a_subscription_that_is_cancelled_on_its_way_does_not_stay_at_the_broker(tmp_path: Path) -> None:
+    """In a queue group it would take what others are to be given."""
+    async with room(tmp_path) as here, await here.owner().connect(here.broker) as connection:
+        assert connection._link is not None
+        placed = connection._link._client._subs
+        before = len(placed)
+        for steps in range(24):
+            task = asyncio.create_task(connection.subscribe("work", "group"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await task).close()
+            async with asyncio.timeout(EVENT_SECONDS):
+                while len(placed) > before:  # noqa: ASYNC110 - its end has no event
+                    await asyncio.sleep(0.001)
+        assert not connection._subscriptions.placed

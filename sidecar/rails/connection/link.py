@@ -67,6 +67,7 @@ class Link:
         self._unused = asyncio.Event()
         self._under_way = False
         self._window: asyncio.Task[None] | None = None
+        self._making: set[asyncio.Task[Any]] = set()
         self._pinger: asyncio.Task[None] | None = None
 
     @classmethod
@@ -212,9 +213,27 @@ class Link:
         async def taken(message: Msg) -> None:
             take(message)
 
-        placed = await self._guarded(self._client.subscribe(subject, queue=queue, cb=taken))
+        # The library knows a subscription, and may have told the broker of it, before it hands it out: one that was
+        # begun is made whole in any case, and ended again if nobody wants it any more.
+        making = asyncio.ensure_future(self._client.subscribe(subject, queue=queue, cb=taken))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            placed = await self._guarded(asyncio.shield(making))
+        except BaseException:
+            making.add_done_callback(self._unwanted)
+            raise
         self._client.deliver(placed._id, take)
         return placed
+
+    def _unwanted(self, making: asyncio.Task[ClientSubscription]) -> None:
+        """Whoever subscribed was cancelled meanwhile."""
+        if making.cancelled() or making.exception() is not None or self.ended.done():
+            return
+        ending = asyncio.ensure_future(making.result().unsubscribe())
+        self._making.add(ending)
+        ending.add_done_callback(self._making.discard)
+        ending.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def drained(self, placed: ClientSubscription) -> None:
         """Unsubscribe; what the broker had sent before has been taken when this returns. Raises NotConnected."""
@@ -270,7 +289,10 @@ class Link:
         self.end(Said(Fault.LOST, "closed"))
         if self._pinger is not None:
             self._pinger.cancel()
-        rest = [task for task in (self._pinger, self._window) if task is not None]
+        rest: list[asyncio.Task[Any]] = [task for task in (self._pinger, self._window) if task is not None]
+        for task in self._making:
+            task.cancel()
+            rest.append(task)
         # The round that is under way ends by itself, with NotConnected for everyone who waits for it.
         await asyncio.gather(*rest, return_exceptions=True)
         transport: Any = self._client._transport

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sidecar.app.ep_args import BadArguments, Given, arguments, misfit
 from sidecar.base.strictjson import JsonValue
@@ -35,8 +34,15 @@ class Asked:
     traceparent: str | None = None
 
     @property
-    def correlation(self) -> Mapping[str, str] | None:
-        return None if self.traceparent is None else {"traceparent": self.traceparent}
+    def how(self) -> dict[str, Any]:
+        """The options that every verb of a caller has."""
+        trace = None if self.traceparent is None else {"traceparent": self.traceparent}
+        return {"seconds": self.seconds, "target": self.to, "id": self.id, "correlation": trace}
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """And which instance is to have it."""
+        return {"instance": self.instance, "bind": self.bind}
 
 
 def check_traceparent(text: str) -> str:
@@ -72,14 +78,4 @@ def check(contract: Contract, asked: Asked) -> JsonValue:
 
 async def called(caller: Caller, asked: Asked, args: JsonValue) -> Answer:
     """The answer of any one instance, or of the one that was named. Raises CallError."""
-    return await caller.invoke(
-        asked.endpoint,
-        asked.command,
-        args,
-        seconds=asked.seconds,
-        instance=asked.instance,
-        target=asked.to,
-        bind=asked.bind,
-        id=asked.id,
-        correlation=asked.correlation,
-    )
+    return await caller.invoke(asked.endpoint, asked.command, args, **asked.how, **asked.where)

@@ -58,17 +58,7 @@ def cast(target: Target, asked: Asked) -> int:
         async with calling(target.access, target.patience) as caller:
             args = await prepared(caller, asked)
             sent.out = True
-            identity = await caller.cast(
-                asked.endpoint,
-                asked.command,
-                args,
-                seconds=asked.seconds,
-                instance=asked.instance,
-                target=asked.to,
-                bind=asked.bind,
-                id=asked.id,
-                correlation=asked.correlation,
-            )
+            identity = await caller.cast(asked.endpoint, asked.command, args, **asked.how, **asked.where)
         text = f"-- cast as {identity}: the broker took it; whether it is executed is unknown"
         if target.as_json:
             click.echo(json.dumps({"type": "cast", "id": identity, "outcome": "unknown"}))
@@ -91,14 +81,7 @@ def scatter(target: Target, asked: Asked) -> int:
         async with calling(target.access, target.patience) as caller:
             args = await prepared(caller, asked)
             sent.out = True
-            found = await caller.scatter(
-                asked.endpoint,
-                asked.command,
-                args,
-                seconds=asked.seconds,
-                target=asked.to,
-                correlation=asked.correlation,
-            )
+            found = await caller.scatter(asked.endpoint, asked.command, args, **asked.how)
         return _show(found, as_json=target.as_json)
 
     return run_asked(target, work, what=f"{asked.endpoint} {asked.command}")

@@ -226,7 +226,8 @@ def test_a_cast_says_what_nobody_knows(main: Terminal) -> None:
 
 @pytest.mark.req("C13.5-21", "C13.5-24")
 def test_a_scatter_shows_every_instance(main: Terminal, running: DevSet) -> None:
-    *answers, summary = main.done("alice", "ep", "scatter", SAMPLE, "echo", "text=all")
+    *answers, summary = main.done("alice", "ep", "scatter", SAMPLE, "echo", "text=all", "--id", "mine-1")
+    assert summary["id"] == "mine-1"
     assert {one["instance"]: one["epoch"] for one in answers} == samples(running)
     assert (summary["complete"], summary["answered"], summary["missing"]) == (True, 2, [])
     shown = main.run("alice", "ep", "scatter", SAMPLE, "fail", "code=conflict", "after=true")

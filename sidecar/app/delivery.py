@@ -89,8 +89,8 @@ async def _announce(lanes: Sequence[DeliveryLane], health: HealthServer, log: Lo
                 "space": lane.config.space,
                 "serving": lane.serving,
                 "lifecycle": None if lane.state is None else lane.state.lifecycle.dot,
-                "instance": None if lane.state is None else lane.state.instance,
-                "epoch": None if lane.state is None else lane.state.epoch,
+                "instance": None if lane.service is None else lane.service.instance,
+                "epoch": None if lane.service is None else lane.service.epoch,
             }
             for lane in lanes
         ],

@@ -14,11 +14,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sidecar.app.delivery_config import LaneConfig
 from sidecar.app.delivery_feed import feed_loop
-from sidecar.app.delivery_registration import registered
+from sidecar.app.delivery_registration import registered, registered_late
+from sidecar.app.endpoint_host import Hosted
 from sidecar.app.spaces import SpaceFailed, space_info
 from sidecar.base.safefile import DirLock, UnsafeFile, ensure_private_dir, read_private, write_private
 from sidecar.base.strictjson import JsonError, JsonValue, parse
@@ -52,10 +53,9 @@ KEPT_LEASES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What a lane keeps: its lifecycle and endpoint instance for good, the epoch of its last start (that of its
-    registration, or one more than before when it could not register), by which instances its last starts have asked for
-    the lease, the newest last, and up to where its durables were settled. A start that died early did not take the
-    lease from the one before."""
+    """What a lane keeps: its lifecycle and endpoint instance for good, the epoch of its last registration, by which
+    instances its last starts have asked for the lease, the newest last, and up to where its durables were settled. A
+    start that died early did not take the lease from the one before."""
 
     uid: str
     instance: str
@@ -65,7 +65,7 @@ class LaneState:
 
     def started(self, lease: str) -> LaneState:
         """The state of the next start."""
-        return replace(self, epoch=self.epoch + 1, leases=(*self.leases, lease)[-KEPT_LEASES:])
+        return replace(self, leases=(*self.leases, lease)[-KEPT_LEASES:])
 
     @property
     def lease(self) -> str:
@@ -172,6 +172,9 @@ class DeliveryLane:
         self.settled = asyncio.Event()
         """Set when it serves, or when it has seen that another instance does."""
         self.state: LaneState | None = None
+        self.service: Service | None = None
+        """As which instance it serves, and at which epoch."""
+        self._late: Hosted | None = None
         self._seconds = credential_seconds
         self._metrics, self._log = metrics, log
         self._plane: DeliveryPlane | None = None
@@ -195,6 +198,10 @@ class DeliveryLane:
             begun = time.monotonic()
             try:
                 await self._once()
+            except RegisteredLate as late:
+                self._plane, self._late = None, late.hosted
+                self._log.info("delivery_registered_late", space=self.config.space)
+                continue
             except Exception as error:
                 self._problem = _told(error)
             self._plane = None
@@ -218,21 +225,29 @@ class DeliveryLane:
             account = SpaceTrust.open(space, info.name, os.urandom)
             self._problem = "no connection to the broker yet"
             async with self._registered(state, info.form) as epoch:
-                if epoch is not None:
+                if epoch is None:
+                    # Nobody may take the epochs of two counters for those of one instance: this one is new each time.
+                    self.service = Service(os.urandom(16).hex(), 0, served(info.form))
+                else:
+                    self.service = Service(state.instance, epoch, served(info.form))
                     self.state = state = replace(state, epoch=epoch)
                     write_state(space / _DIRECTORY, state, lock)
                 kept = KeptFloors(state, space / _DIRECTORY, lock)
-                await self._serve(state, before.leases, account, info.form, kept, epoch is not None)
+                await self._serve(state, before.leases, account, info.form, kept, self.service, epoch is not None)
 
     @contextlib.asynccontextmanager
     async def _registered(self, state: LaneState, form: Form) -> AsyncIterator[int | None]:
         """The instance is registered for as long as this lasts; at which epoch, None when it could not be."""
-        config = self.config
-        hosted = await registered(config.root, config.space, config.url, form, state.instance, self._metrics, self._log)
+        hosted, self._late = self._late, None
+        if hosted is None:
+            hosted = await registered(*self._who(state, form), self._metrics, self._log)
         with contextlib.ExitStack() as stack:
             if hosted is not None:
                 stack.callback(hosted.close)
             yield None if hosted is None else hosted.identity.epoch
+
+    def _who(self, state: LaneState, form: Form) -> tuple[Path, str, str, Form, str]:
+        return self.config.root, self.config.space, self.config.url, form, state.instance
 
     async def _serve(
         self,
@@ -241,9 +256,9 @@ class DeliveryLane:
         account: SpaceTrust,
         form: Form,
         kept: KeptFloors,
+        service: Service,
         registered: bool,
     ) -> None:
-        service = Service(state.instance, state.epoch, served(form))
         minter = _minter(account, form, state.lifecycle, service, self._seconds)
         watch = Watch(self._metrics, self._log)
         async with await Connection.open([self.config.url], minter, watch=watch) as connection:
@@ -258,16 +273,31 @@ class DeliveryLane:
             running = asyncio.create_task(self._plane.run())
             settling = asyncio.create_task(self._plane.settle())
             keeping = asyncio.create_task(kept.keep(plane))
+            beside: list[asyncio.Task[Any]] = [settling, keeping]
             try:
                 await asyncio.wait((running, settling), return_when=asyncio.FIRST_COMPLETED)
                 if not running.done():
                     self.settled.set()
+                if not registered:
+                    late = asyncio.create_task(registered_late(*self._who(state, form), self._metrics, self._log))
+                    beside.append(late)
+                    await asyncio.wait((running, late), return_when=asyncio.FIRST_COMPLETED)
+                    if late.done():
+                        raise RegisteredLate(late.result())
                 await running
             finally:
-                for task in (settling, keeping, running):
+                for task in (*beside, running):
                     task.cancel()
-                await asyncio.wait((settling, keeping, running))
+                await asyncio.wait((*beside, running))
                 await kept.last(plane)
+
+
+class RegisteredLate(Exception):  # noqa: N818 - what happened
+    """A lane that serves without was registered: it begins anew, as the instance that it is now."""
+
+    def __init__(self, hosted: Hosted) -> None:
+        super().__init__("the instance is registered")
+        self.hosted = hosted
 
 
 @contextlib.asynccontextmanager

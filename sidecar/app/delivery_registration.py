@@ -2,7 +2,8 @@
 that of the gate.
 
 Delivery does not hang on that. What fences one delivery plane from the next is its lease; a lane that cannot register
-(a host without the broker's trust, say) serves all the same, at an epoch of its own, and says so.
+(a host without the broker's trust, say) serves all the same, as an instance that nobody has ever been, and goes on
+trying.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ TRIES: Final = 5
 AGAIN_SECONDS: Final = 0.5
 REGISTER_SECONDS: Final = 20.0
 """How long one try may take, an eviction included."""
+LATE_SECONDS: Final = 5.0
+LONGEST_LATE_SECONDS: Final = 300.0
+"""Between the tries of a lane that serves: twice as long after each."""
 
 
 async def registered(
-    root: Path, space: str, url: str, form: Form, instance: str, metrics: Metrics, log: Log
+    root: Path, space: str, url: str, form: Form, instance: str, metrics: Metrics, log: Log, *, tries: int = TRIES
 ) -> Hosted | None:
-    """The registration of the lane's instance; None when it was refused or failed for good, which is logged and
-    counted. A broker that is away is waited for."""
+    """The registration of the lane's instance; None when it was refused or failed ``tries`` times in a row, which is
+    logged and counted. A broker that is away is waited for."""
     endpoint = delivery_endpoint(dict.fromkeys(served(form), _elsewhere))
     failures = 0
     while True:
@@ -49,7 +53,7 @@ async def registered(
         except (SpaceFailed, TimeoutError, Unverified, Conflict) as error:
             problem: Exception = error
             failures += 1
-            if failures >= TRIES:
+            if failures >= tries:
                 break
             await asyncio.sleep(wait_after(failures))
         except (RegistrationRefused, GrantRefused, UnsafeFile) as error:
@@ -58,6 +62,18 @@ async def registered(
     metrics.counter("delivery_unregistered").inc()
     log.error("delivery_unregistered", space=space, problem=told(problem))
     return None
+
+
+async def registered_late(
+    root: Path, space: str, url: str, form: Form, instance: str, metrics: Metrics, log: Log
+) -> Hosted:
+    """The registration of an instance whose lane serves already, however long that takes."""
+    wait = LATE_SECONDS
+    while True:
+        await asyncio.sleep(wait)
+        if (hosted := await registered(root, space, url, form, instance, metrics, log, tries=1)) is not None:
+            return hosted
+        wait = min(2 * wait, LONGEST_LATE_SECONDS)
 
 
 async def _elsewhere(call: Call) -> JsonValue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import io
 import json
 import os
 import signal
@@ -16,18 +17,26 @@ from typing import Any
 
 import pytest
 
+from sidecar.app import delivery_registration
+from sidecar.app.delivery_config import LaneConfig
+from sidecar.app.delivery_lane import DeliveryLane, LaneState, write_state
+from sidecar.app.endpoint_host import host
 from sidecar.app.spaces import create_space
 from sidecar.app.supervisor import Child
+from sidecar.base.safefile import DirLock, ensure_private_dir
 from sidecar.base.strictjson import JsonValue
+from sidecar.ops.logging import Log
+from sidecar.ops.metrics import Metrics
 from sidecar.rails.connection import Connection
 from sidecar.rails.connection.kv import KeyValue
+from sidecar.rails.endpoint.call import Call
 from sidecar.rails.endpoint.caller import Caller
 from sidecar.rails.endpoint.service_record import read_spec
 from sidecar.rails.messaging.liveness import Verdict, probe
 from sidecar.rails.names import api, buckets, consumers, headers, streams, subjects
 from sidecar.rails.planes.delivery.anycast import Record, key_of
 from sidecar.rails.planes.delivery.broker import consumer_info
-from sidecar.rails.planes.delivery.compose import served
+from sidecar.rails.planes.delivery.compose import delivery_endpoint, served
 from sidecar.rails.planes.delivery.lease import LeaseRow
 from sidecar.rails.planes.registration.naming import Place as Placed
 from sidecar.rails.space.holder import Form
@@ -285,7 +294,8 @@ async def test_a_lane_that_cannot_be_registered_serves_all_the_same(place_of: Pl
         second = await place.started()
         (after,) = second.ready["lanes"]
         assert after["serving"]
-        assert (after["instance"], after["epoch"]) == (before["instance"], before["epoch"] + 1)
+        assert after["instance"] != before["instance"]
+        assert after["epoch"] == 0
         assert second.metric("delivery_unregistered_total") == 1
         assert await second.events("delivery_unregistered")
         async with town.member("alice") as alice:
@@ -522,3 +532,53 @@ async def test_a_configuration_that_is_not_right_is_refused_in_one_line(tmp_path
     assert await asyncio.to_thread(program.wait) == 78
     assert program.stderr.count("\n") == 1
     assert told in program.stderr
+
+
+@pytest.mark.req("C13.7-61", "C13.1-028")
+async def test_a_lane_that_serves_without_is_registered_as_soon_as_that_can_be(
+    place_of: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_registration, "LATE_SECONDS", 0.05)
+    async with place_of() as place:
+        town = await place.town()
+        root_directory, url = place.broker.directory, place.broker.url
+        metrics, text = Metrics(), io.StringIO()
+        endpoint = delivery_endpoint(dict.fromkeys(served(Form.MEDIATED), _nothing))
+        instance = os.urandom(16).hex()
+        (await host(root_directory, SPACE, url, endpoint, owner="local", instance=instance)).close()
+        ensure_private_dir(root_directory / "spaces" / SPACE / "delivery")
+        with DirLock(root_directory / "spaces" / SPACE / "delivery") as lock:
+            state = LaneState(os.urandom(16).hex(), instance)
+            write_state(root_directory / "spaces" / SPACE / "delivery", state, lock)
+        where = Placed(SPACE, "delivery", instance)
+        async with root(Rig(town)) as operator, town.member("alice") as alice:
+            stream = buckets.AUTH.stream(SPACE)
+            asked = json.dumps({"last_by_subj": where.gate}).encode()
+            answer = await operator.request(api.MESSAGE_GET.build(stream=stream), asked)
+            gate = base64.b64decode(json.loads(answer.data)["message"]["data"])
+            await operator.request(where.gate, b"no gate")
+            lane = DeliveryLane(LaneConfig(SPACE, url, root_directory), 300, metrics, Log(text))
+            running = asyncio.create_task(lane.run())
+            try:
+                async with asyncio.timeout(2 * EVENT_SECONDS):
+                    await lane.settled.wait()
+                    assert lane.service is not None
+                    assert (lane.service.instance != instance, lane.service.epoch) == (True, 0)
+                    assert await call(alice, "anycast-takes") == {"takes": True}
+                    while metrics.totals("delivery_unregistered")[()] < 3:  # noqa: ASYNC110 - it tries on
+                        await asyncio.sleep(0.02)
+                    assert lane.serving
+                    await operator.request(where.gate, gate)
+                    while lane.service.instance != instance or not lane.serving:  # noqa: ASYNC110 - another task
+                        await asyncio.sleep(0.02)
+                assert lane.service.epoch == 1
+                assert await call(alice, "anycast-takes") == {"takes": True}
+                assert "delivery_registered_late" in text.getvalue()
+                assert not any(metrics.totals("delivery_restarts").values())
+            finally:
+                running.cancel()
+                await asyncio.wait((running,))
+
+
+async def _nothing(_: Call) -> JsonValue:
+    return None

@@ -32,7 +32,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_delivery_unregistered",
         Kind.COUNTER,
-        "Starts of lanes whose instance could not be registered; they serve all the same.",
+        "Registrations of lanes that failed; a lane serves all the same, and tries again while it does.",
     ),
     Metric(
         "sidecar_delivery_takes",

@@ -100,11 +100,8 @@ class _Copies:
 
 def delivery_endpoint(handlers: Mapping[str, Handler]) -> Endpoint:
     """The endpoint of a plane, with what it serves. Everybody may know what it takes: its commands are the baseline of
-    every member, so that its descriptor is public. Their order is that of the contracts: the digest hangs on it.
-    ValueError for a handler without a contract."""
-    order = list(DELIVERY)
-    ordered = dict(sorted(handlers.items(), key=lambda item: order.index(item[0])))
-    return Endpoint.of(DELIVERY_ENDPOINT, DELIVERY, ordered, public=True)
+    every member, so that its descriptor is public. ValueError for a handler without a contract."""
+    return Endpoint.of(DELIVERY_ENDPOINT, DELIVERY, handlers, public=True)
 
 
 class _Endpoint:

@@ -37,9 +37,9 @@ MAX_AUTH: Final = 65_536
 MAX_DEADLINE_MS: Final = 3_600_000
 """The longest wait that a caller of ours asks for; never unlimited (C13.3-30)."""
 _CORRELATION: Final = {"traceparent": 256, "tracestate": 512, "baggage": 8_192}
-_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ID = GRAMMARS["id"]
+_ID_SHAPE: Final = re.compile(GRAMMARS["id"].shape).fullmatch
 _MISSING: Final = object()
 
 
@@ -76,8 +76,7 @@ class Bind(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRequest:
+class EndpointRequest(NamedTuple):
     """A request with the shape of one. Whether it agrees with its subject and contract is for ``judge``."""
 
     id: str
@@ -124,6 +123,12 @@ class EndpointRequest:
         return _dump(value)
 
 
+def is_id(value: object) -> bool:
+    """Whether a value is an id (C13.2-11)."""
+    # What ``GRAMMARS["id"].accepts`` says, whose shape has the bounds too; asked twice for each call.
+    return type(value) is str and _ID_SHAPE(value) is not None
+
+
 class Body:
     """A parsed request body before it is judged: who is to be answered, and under which id."""
 
@@ -137,7 +142,7 @@ class Body:
             value = None
         self.members: dict[str, Any] | None = cast("dict[str, Any]", value) if type(value) is dict else None
         found = self.members or {}
-        self.id = found["id"] if _ID.accepts(found.get("id")) else NO_ID
+        self.id = found["id"] if is_id(found.get("id")) else NO_ID
         self.answered = found.get("replyExpected") is not False
         """A cast says ``false``; what says nothing readable may be a call, and is told what is wrong (C13.3-18)."""
 
@@ -193,7 +198,7 @@ def _goal(members: Mapping[str, Any]) -> str | None:
     goal = members.get("goalId", _MISSING)
     if goal is _MISSING:
         return None
-    if not _ID.accepts(goal):
+    if not is_id(goal):
         raise _refused(Code.BAD_REQUEST, "goalId is no id")
     return cast("str", goal)
 
@@ -256,7 +261,7 @@ def _correlation(members: Mapping[str, Any]) -> Mapping[str, str] | None:
         if type(one) is not str or len(one.encode()) > _CORRELATION[name] or _CONTROL.search(one):
             raise _refused(Code.BAD_REQUEST, f"correlation.{name} is no text of at most {_CORRELATION[name]} bytes")
     parent = found.get("traceparent", "")
-    if parent.startswith("00-") and _TRACEPARENT.fullmatch(parent) is None:
+    if parent.startswith("00-") and TRACEPARENT.fullmatch(parent) is None:
         # What a later version looks like is for that version to say; of this one it is known.
         raise _refused(Code.BAD_REQUEST, "correlation.traceparent is none of version 00")
     return found
@@ -312,7 +317,14 @@ class EndpointReply:
 
 def encode_data(identity: str, data: JsonValue) -> bytes:
     """The answer that a command succeeded; EnvelopeError for data that JSON cannot hold. No data is no member."""
-    return _dump({"v": VERSION, "id": identity, "ok": True, **_given(data=data)})
+    head = b'{"v":%d,"id":%b,"ok":true' % (VERSION, orjson.dumps(identity))
+    if data is None:
+        return head + b"}"
+    try:
+        check_value(data, "data")
+    except NotJson as error:
+        raise EnvelopeError(error.path, error.why) from None
+    return b'%b,"data":%b}' % (head, orjson.dumps(data))
 
 
 def encode_refusal(identity: str, refusal: Refusal) -> bytes:
@@ -363,7 +375,7 @@ def decode_reply(data: bytes, *, limit: int = 1 << 24) -> EndpointReply:
     if not _is(value.get("v"), VERSION):
         raise EnvelopeError("v", f"is not {VERSION}")
     identity, ok, receipt = value.get("id"), value.get("ok"), value.get("receipt")
-    if not _ID.accepts(identity):
+    if not is_id(identity):
         raise EnvelopeError("id", "is no id")
     if type(ok) is not bool:
         raise EnvelopeError("ok", "is no boolean")

@@ -7,26 +7,37 @@ one caller have in common is read once and remembered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sidecar.base.strictjson import JsonValue
 from sidecar.rails.endpoint.codes import Code, Details, Outcome, Refusal
 from sidecar.rails.endpoint.contracts import DESCRIBE, EPHEMERAL, JOURNAL, Contract, Contracts
-from sidecar.rails.endpoint.envelope import Body, EndpointRequest, read_request
+from sidecar.rails.endpoint.envelope import (
+    NO_ID,
+    TRACEPARENT,
+    VERSION,
+    Body,
+    EndpointRequest,
+    Op,
+    Sender,
+    read_request,
+)
 from sidecar.rails.endpoint.shapes import VOID
 from sidecar.rails.names import endpoint, headers
 from sidecar.rails.names.endpoint import UNTARGETED, Request
 from sidecar.rails.names.errors import InvalidName
-from sidecar.rails.names.limits import MAX_RAIL_SUBJECT
+from sidecar.rails.names.limits import MAX_RAIL_SUBJECT, MAX_SAFE_INTEGER
 from sidecar.rails.names.principals import Lifecycle, Principal
 from sidecar.rails.names.tokens import GRAMMARS, endpoint_token
 
 REMEMBERED: Final = 2_048
 """Origins that are kept: callers times the forms in which they ask."""
-_NONCE: Final = GRAMMARS["nonce"]
+_is_nonce: Final = re.compile(GRAMMARS["nonce"].shape).fullmatch
+"""The shape is all of its grammar."""
 
 
 class Ignored(StrEnum):
@@ -97,6 +108,18 @@ class Describes(NamedTuple):
 Verdict = Discard | Refused | Accepted | Describes
 
 
+class _Plain(NamedTuple):
+    """What was right in a request of one origin, so that the next one which says the same need not be read again."""
+
+    contract: Contract
+    op: dict[str, Any]
+    sender: dict[str, Any]
+    told: Sender
+    """``sender`` as it is handed on."""
+    asked: Op
+    """``op`` likewise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What one instance serves: the dotted name of the endpoint, the instance and its epoch, and its contracts;
@@ -109,6 +132,8 @@ class Serving:
     contracts: Contracts
     describes: bool = False
     _origins: dict[str, Origin] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plain: dict[str, _Plain] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of those in ``_origins``, by the same key."""
 
     def judge(self, subject: str, header_names: Iterable[str], data: bytes) -> Verdict:
         """The verdict about one frame; never raises for what a frame holds."""
@@ -124,9 +149,11 @@ class Serving:
             if found is None:
                 return Discard(Ignored.ELSEWHERE)
             origin = self._remember(head, found)
-        elif len(subject) > MAX_RAIL_SUBJECT or not _NONCE.accepts(nonce):
+        elif len(subject) > MAX_RAIL_SUBJECT or _is_nonce(nonce) is None:
             return Discard(Ignored.NO_SENDER)
         body = Body(data)
+        if (plain := self._plain.get(head)) is not None and (request := _plainly(plain, body)) is not None:
+            return Accepted(request, plain.contract, origin, origin.reply + nonce)
         reply = origin.reply + nonce if body.answered else None
         try:
             request = read_request(body)
@@ -134,7 +161,9 @@ class Serving:
             if origin.command == DESCRIBE and self.describes:
                 _check_describe(origin, request)
                 return Describes(request, origin, reply)
-            return Accepted(request, self._agreed(origin, request), origin, reply)
+            contract = self._agreed(origin, request)
+            self._learn(head, contract, request, body.members)
+            return Accepted(request, contract, origin, reply)
         except Refusal as refusal:
             return Refused(body.id, refusal, reply)
 
@@ -160,9 +189,19 @@ class Serving:
 
     def _remember(self, head: str, origin: Origin) -> Origin:
         if len(self._origins) >= REMEMBERED:
-            del self._origins[next(iter(self._origins))]
+            oldest = next(iter(self._origins))
+            del self._origins[oldest]
+            self._plain.pop(oldest, None)
         self._origins[head] = origin
         return origin
+
+    def _learn(self, head: str, contract: Contract, request: EndpointRequest, members: dict[str, Any] | None) -> None:
+        """Remember what an accepted request says in the same words as others of its origin: nothing of any length."""
+        if members is None or request.target is not None or request.goal is not None:
+            return
+        op, sender = members["op"], members["from"]
+        if len(op) == 4 and sender.keys() == _NAMED:
+            self._plain[head] = _Plain(contract, op, sender, request.sender, request.op)
 
     def _is_meant(self, asked: Request) -> bool:
         values = asked.values
@@ -221,6 +260,47 @@ class Serving:
             },
         )
         raise Refusal(code, "bound to another incarnation", Outcome.NOT_EXECUTED, detail)
+
+
+_NAMED: Final = {"id", "name"}
+_ALWAYS: Final = 7
+"""Members of the shortest plain request."""
+
+
+def _plainly(plain: _Plain, body: Body) -> EndpointRequest | None:
+    """The request in a body, if it differs from an accepted one of its origin in nothing but its id, arguments,
+    deadline and trace, and these are right: most are so. None for every other one, which is for ``read_request``."""
+    found = body.members
+    if found is None or body.id == NO_ID:
+        return None
+    get = found.get
+    deadline, trace, args, contract = get("deadlineMs"), get("correlation"), get("args"), plain.contract
+    if (
+        # All of the names below are there, so that there is no other.
+        len(found) != _ALWAYS + ("args" in found) + ("correlation" in found)
+        or get("op") != plain.op
+        or get("from") != plain.sender
+        or get("replyExpected") is not True
+        or get("class") != contract.contract_class
+        or get("v") != VERSION
+        or found["v"] is True
+        or type(deadline) is not int
+        or not 0 < deadline <= MAX_SAFE_INTEGER
+    ):
+        return None
+    if "correlation" in found:
+        if type(trace) is not dict or len(trace) != 1 or type(parent := trace.get("traceparent")) is not str:
+            return None
+        if TRACEPARENT.fullmatch(parent) is None:
+            return None
+    try:
+        if contract.input.check(args) is not None:
+            return None
+    except Exception:  # a check of the author's own
+        return None
+    return EndpointRequest(
+        body.id, plain.asked, contract.contract_class, True, plain.told, args, deadline, None, None, None, trace
+    )
 
 
 def _check_describe(origin: Origin, request: EndpointRequest) -> None:

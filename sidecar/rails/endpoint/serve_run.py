@@ -25,6 +25,7 @@ from sidecar.rails.endpoint.serve_answers import Answers
 from sidecar.rails.endpoint.serve_describe import Described
 from sidecar.rails.endpoint.serve_results import Key, Results
 from sidecar.rails.endpoint.serve_targets import Targets
+from sidecar.rails.endpoint.serve_turns import Turn, Turns
 from sidecar.rails.endpoint.slots import Slots
 from sidecar.rails.endpoint.view import Unavailable
 from sidecar.rails.envelopes.errors import EnvelopeError
@@ -55,16 +56,16 @@ class Parts:
     results: Results = field(default_factory=Results)
 
 
-class _Job:
-    """One handler on its way."""
+class _Job(Turn):
+    """One handler on its way. Times are those of the loop."""
 
-    __slots__ = ("begun", "dispatched", "key", "overran", "slots", "task", "timer")
+    __slots__ = ("accepted", "begun", "deadline", "dispatched", "key", "overran", "slots", "timer")
 
-    def __init__(self, slots: Slots, key: Key | None, begun: float) -> None:
-        self.slots, self.key, self.begun = slots, key, begun
+    def __init__(self, accepted: Accepted, slots: Slots, key: Key | None, begun: float, deadline: float) -> None:
+        self.accepted, self.slots, self.key, self.begun, self.deadline = accepted, slots, key, begun, deadline
         self.dispatched = self.overran = False
-        self.task: asyncio.Task[None]
-        self.timer: asyncio.TimerHandle
+        self.timer: asyncio.TimerHandle | None = None
+        """Stands from the moment in which the handler waits for something."""
 
     def overrun(self) -> None:
         """The time is up."""
@@ -99,6 +100,7 @@ class Dispatcher:
         self._ok = metrics.counter("endpoint_requests", "ok")
         self._seconds = metrics.histogram("endpoint_request_seconds")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns: Turns[_Job] = Turns(self._run, self._waits, self._lost, self._tasks)
         self.draining = self.closed = False
         """Whether only what the class rail had brought is still taken, and whether nothing is."""
 
@@ -161,29 +163,45 @@ class Dispatcher:
         seconds = longest if asked is None else min(longest, asked / 1000)
         if key is not None:
             self._parts.results.begin(key)
-        loop = asyncio.get_running_loop()
-        job = _Job(slots, key, loop.time())
-        job.task = task = loop.create_task(self._run(accepted, job, job.begun + seconds))
-        job.timer = loop.call_later(seconds, job.overrun)
-        self._running[accepted.contract.waits].inc()
-        self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ended(accepted, job))
+        begun = asyncio.get_running_loop().time()
+        self._turns.put(_Job(accepted, slots, key, begun, begun + seconds))
 
-    def _ended(self, accepted: Accepted, job: _Job) -> None:
-        """The place is free again, also of a task that was cancelled before it began, or that a fault of ours ended."""
-        job.timer.cancel()
-        self._tasks.discard(job.task)
-        self._running[accepted.contract.waits].dec()
-        self._seconds.observe(job.task.get_loop().time() - job.begun)
-        job.slots.give_back(accepted.origin.dot)
-        if job.task.cancelled():
-            self._fail(accepted, job, self._interrupted(accepted, job, None))
-        elif (error := job.task.exception()) is not None:
-            self._failed("server", accepted, error)
-            self._fail(accepted, job, Refusal(Code.INTERNAL, "the instance failed", Outcome.UNKNOWN))
+    def _waits(self, job: _Job) -> None:
+        """A handler waits for something: from here on its time is watched."""
+        loop = job.task.get_loop()
+        job.timer = loop.call_at(job.deadline, job.overrun)
+        self._running[job.accepted.contract.waits].inc()
 
-    async def _run(self, accepted: Accepted, job: _Job, deadline: float) -> None:
+    def _lost(self, job: _Job) -> None:
+        """The server stops before a handler began."""
+        self._fail(job.accepted, job, Refusal(Code.UNAVAILABLE, "the instance stops", Outcome.NOT_EXECUTED))
+        self._ended(job, asyncio.get_running_loop().time())
+
+    def _ended(self, job: _Job, now: float) -> None:
+        """The place is free again, whatever became of the request."""
+        if job.timer is not None:
+            job.timer.cancel()
+            self._running[job.accepted.contract.waits].dec()
+        self._seconds.observe(now - job.begun)
+        job.slots.give_back(job.accepted.origin.dot)
+
+    async def _run(self, job: _Job) -> None:
         """One handler and its answer."""
+        loop = asyncio.get_running_loop()
+        try:
+            if loop.time() >= job.deadline:
+                job.overran = True
+                self._fail(job.accepted, job, self._interrupted(job.accepted, job, None))
+            else:
+                await self._handle(job)
+        except Exception as error:  # a fault of ours in one request is not that of the next one
+            self._failed("server", job.accepted, error)
+            self._fail(job.accepted, job, Refusal(Code.INTERNAL, "the instance failed", Outcome.UNKNOWN))
+        finally:
+            self._ended(job, loop.time())
+
+    async def _handle(self, job: _Job) -> None:
+        accepted = job.accepted
         request, origin = accepted.request, accepted.origin
         call = Call(
             origin.caller,
@@ -195,7 +213,7 @@ class Dispatcher:
             mode=origin.mode,
             correlation=request.correlation or NO_CORRELATION,
             generation=origin.generation,
-            deadline=deadline,
+            deadline=job.deadline,
             emits=self._parts.emits,
         )
         try:

@@ -25,6 +25,7 @@ from sidecar.rails.endpoint.codes import CallError, CallRefused, Code
 from sidecar.rails.endpoint.contracts import Contract
 
 PAGE = 100
+LEAST_SECONDS = 0.001
 _SOURCES = {
     "recorded-ceiling": "the grants that are recorded for this credential",
     "no-permission-system": "all that there is: the space has no grants",
@@ -122,11 +123,15 @@ def describe(target: Target, endpoint: str, instance: str | None, seconds: float
 
 
 async def _contracts(caller: Caller, described: Described, seconds: float) -> dict[str, Contract | CallError]:
+    """All contracts, within the one deadline of the command."""
     found: dict[str, Contract | CallError] = {}
+    clock = asyncio.get_running_loop().time
+    until = clock() + seconds
     for cluster in described.descriptor.clusters:
         for name in cluster.commands:
+            left = max(LEAST_SECONDS, until - clock())  # what is at hand is shown whatever the time
             try:
-                found[name] = await caller.contract(described.descriptor.endpoint, name, seconds=seconds)
+                found[name] = await caller.contract(described.descriptor.endpoint, name, seconds=left)
             except CallError as error:
                 found[name] = error
     return found

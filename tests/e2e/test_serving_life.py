@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,32 @@ async def test_a_drain_that_takes_too_long_tells_who_still_waits(here: Room, mon
         assert (found["code"], found["outcome"]) == (Code.UNAVAILABLE, UNKNOWN)
         await lab.server.close()
         assert states == ["ready", "draining", "exited"]
+
+
+async def test_an_instance_waits_for_a_broker_that_is_away_when_it_starts(tmp_path: Path) -> None:
+    async with room(tmp_path) as here:
+        lab = Lab()
+        service = Service(ONE, 0, tuple(lab.endpoint.handlers), endpoint=NAME)
+        impatient = replace(QUICK, call_within=1)
+        key = new_user(os.urandom)
+        holder = Holder(SPACE, lab.identity.lifecycle, key.public, Form.MEDIATED, service=service)
+
+        async def mint() -> Credentials:
+            token = here.space.trust.issue(Profile.ENDPOINT, holder, key, clock(), 300)
+            return Credentials(format_creds(token, key), clock() + 300)
+
+        async with await Connection.open([here.broker.url], mint, policy=impatient) as link, peer(here, lab) as alice:
+            since = alice.connection.interruptions
+            here.broker.kill()
+            await until(lambda: not link.linked)
+            starting = asyncio.create_task(contextlib.AsyncExitStack().enter_async_context(lab.on(link)))
+            await asyncio.wait((starting,), timeout=1.5)
+            assert not starting.done()
+            here.broker.start()
+            await soon(starting)
+            await soon(alice.connection.restored(since))
+            assert (await alice.ask())["ok"]
+            await lab.server.close(0.1)
 
 
 @pytest.mark.req("C13.8-50", "C13.7-66")

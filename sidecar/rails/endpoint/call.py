@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from sidecar.base.strictjson import JsonValue
-from sidecar.rails.endpoint.codes import Details, Outcome, Refusal
+from sidecar.rails.endpoint.codes import Code, Details, Outcome, Refusal, unsent
 from sidecar.rails.endpoint.events import Event
 from sidecar.rails.names.endpoint import UNTARGETED
 from sidecar.rails.names.principals import Lifecycle
 
+LEAST_SECONDS: Final = 0.001
+"""The shortest deadline of a request."""
 NO_CORRELATION: Final[Mapping[str, str]] = {}
 
 
@@ -134,9 +136,12 @@ class Call:
     ) -> JsonValue:
         """Call another endpoint on behalf of this request: with its correlation, and within the time that is left.
 
-        Raises CallError. Whether the call is an effect of this command is for the handler to say.
+        Raises CallError: deadline-exceeded when nothing was sent because no time is left. Whether the call is an effect
+        of this command is for the handler to say.
         """
         within = min(seconds, self.seconds_left)
+        if within < LEAST_SECONDS:
+            raise unsent(Code.DEADLINE_EXCEEDED, "there was no time left to send")
         return await caller.call(endpoint, command, args, seconds=within, correlation=self.correlation or None)
 
 

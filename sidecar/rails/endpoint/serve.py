@@ -10,6 +10,7 @@ Here are the rails and the life of the server; what is done with a request is in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -18,7 +19,14 @@ from sidecar.base.clock import Now, system_now
 from sidecar.base.strictjson import JsonValue
 from sidecar.ops.logging import Log, told
 from sidecar.ops.metrics import Metrics
-from sidecar.rails.connection import Connection, ConnectionFault, Stopped, Subscription, SubscriptionClosed
+from sidecar.rails.connection import (
+    Connection,
+    ConnectionFault,
+    NotConnected,
+    Stopped,
+    Subscription,
+    SubscriptionClosed,
+)
 from sidecar.rails.connection import Fault as Broken
 from sidecar.rails.endpoint.call import Authorize, Handler
 from sidecar.rails.endpoint.contracts import DESCRIBE, Contracts
@@ -145,8 +153,11 @@ class EndpointServer:
                 yield _Rail(named, "")
 
     async def start(self) -> None:
-        """Serve; every rail stands when this returns. Raises PermissionViolation, NotConnected, Stopped."""
-        self._live = await self._subscribed(self._rails)
+        """Serve; every rail stands when this returns. A broker that is away is waited for, also one that goes away
+        meanwhile. Raises PermissionViolation, Stopped."""
+        while not self._live:
+            with contextlib.suppress(NotConnected):
+                self._live = await self._subscribed(self._rails)
         self._started = True
         await self._report("ready")
 

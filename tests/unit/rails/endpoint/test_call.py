@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.rails.endpoint.call import Call
-from sidecar.rails.endpoint.codes import Code, Outcome
+from sidecar.rails.endpoint.codes import CallFailed, Code, Outcome
 from sidecar.rails.endpoint.events import Event, EventInvalid
 from sidecar.rails.endpoint.schemas import schema
 from sidecar.rails.names import InvalidName
@@ -36,6 +36,24 @@ async def test_the_time_that_is_left_is_never_negative() -> None:
     assert Call(ALICE, "alice", None, "r1").seconds_left == float("inf")
     assert 0 < Call(ALICE, "alice", None, "r1", deadline=now + 60).seconds_left <= 60
     assert Call(ALICE, "alice", None, "r1", deadline=now - 1).seconds_left == 0.0
+
+
+@pytest.mark.asyncio
+@pytest.mark.req("C13.3-47", "C13.3-30")
+async def test_nothing_is_asked_of_others_without_time_for_it() -> None:
+    asked = []
+
+    class Other:
+        async def call(self, *args: Any, **more: Any) -> Any:
+            asked.append((args, more))
+
+    now = asyncio.get_running_loop().time()
+    with pytest.raises(CallFailed) as late:
+        await Call(ALICE, "alice", None, "r1", deadline=now - 1).ask(Other(), "com.acme.next", "do")
+    assert (late.value.code, late.value.outcome) == (Code.DEADLINE_EXCEEDED, Outcome.NOT_EXECUTED)
+    assert not asked
+    await Call(ALICE, "alice", None, "r1", deadline=now + 60).ask(Other(), "com.acme.next", "do", seconds=5.0)
+    assert asked == [(("com.acme.next", "do", None), {"seconds": 5.0, "correlation": None})]
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -15,6 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.rails.endpoint.calls_repeat import BASE_SECONDS, CAP_SECONDS
+from sidecar.rails.endpoint.calls_types import CALL_SECONDS
+from sidecar.rails.endpoint.codes import Code
+from sidecar.rails.endpoint.serve import EndpointServer
+from sidecar.rails.endpoint.serve_results import SECONDS as KEPT_SECONDS
+from sidecar.rails.names.limits import EVENT_SECONDS
 from tests.e2e.devset import dev_set
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,3 +206,51 @@ def test_the_commands_for_the_night_run_as_written(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for told in ("so far     commands 0", "RESOURCE", "FAULT at 0x0011, E-04", "snapshot  cut"):
         assert told in done.stdout
+
+
+def test_the_endpoint_of_the_page_is_served_by_its_creds_and_called(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "endpoints.md").read_text()
+    shop, customer = blocks(page, "python")
+    serving, granting = (one.replace(".venv/bin/sidecar", "sidecar") for one in blocks(page))
+    (tmp_path / "shop.py").write_text(shop)
+    (tmp_path / "customer.py").write_text(customer)
+    os.chmod(tmp_path, 0o700)
+    shell = shell_in(tmp_path)
+    with dev_set(tmp_path / ".sidecar") as running:
+        url = running.ready["nats"]["url"]
+        *before, serve = serving.splitlines()
+        for step in before:
+            shell(step)
+        creds = json.loads(shell(granting))["creds"]
+        assert serve == '.venv/bin/python shop.py "$URL" shop.creds'
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "shop.py", url, "shop.creds"]
+        server = subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+        try:
+            assert server.stderr is not None
+            assert any("endpoint_serves" in line for line in server.stderr)
+            assert shell(f"{shlex.quote(sys.executable)} customer.py {url} {shlex.quote(creds)}").splitlines() == [
+                "left: 3",
+                "bought: 2 again: 2",
+                "sold: tea",
+                "me: local.erin",
+                "not-found not-executed True",
+                "everybody answered: True 1",
+            ]
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+            server.communicate()
+
+
+def test_the_page_of_endpoints_has_every_code_and_the_limits_as_they_are() -> None:
+    page = (ROOT / "docs" / "endpoints.md").read_text()
+    table = page.split("## Errors\n")[1]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == [code.value for code in Code]
+    defaults = {name: one.default for name, one in inspect.signature(EndpointServer).parameters.items()}
+    for name in ("at_once", "waiting", "per_caller", "longest"):
+        assert f"`{name}={defaults[name]}`" in page
+    assert f"{CALL_SECONDS:g} seconds unless" in page
+    assert f"{BASE_SECONDS * 1000:g} ms to {CAP_SECONDS:g} s" in page
+    assert (KEPT_SECONDS, EVENT_SECONDS) == (600.0, 86_400)  # ten minutes, and a day

@@ -247,6 +247,8 @@ async def test_each_refusal_of_a_responder_can_be_had(here: Room) -> None:
             ({"class": "record"}, Code.CLASS_MISMATCH),
             ({"goalId": "g"}, Code.BAD_REQUEST),
             ({"op": op}, Code.CONTRACT_MISMATCH),
+            ({"op": {**op, "inputDigest": None, "outputDigest": contract.output_digest}}, Code.CONTRACT_MISMATCH),
+            ({"op": {**op, "inputDigest": contract.output_digest}}, Code.CONTRACT_MISMATCH),
             ({"op": {**op, "outputDigest": contract.input_digest[:-1] + "x"}}, Code.CONTRACT_MISMATCH),
             ({"args": {"text": "x" * 65}}, Code.BAD_REQUEST),
             ({"args": {"text": 7}}, Code.BAD_REQUEST),

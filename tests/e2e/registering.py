@@ -63,23 +63,30 @@ class Site:
     def __init__(self, broker: SpaceBroker) -> None:
         self.broker = broker
         self.root: Path = broker.directory
-        self.written = Metrics()
+        self.metrics, self.written = Metrics(), Metrics()
         self.log = io.StringIO()
         self.account = SpaceTrust.open(self.root / "spaces" / SPACE, SPACE, os.urandom)
+        self._open = contextlib.AsyncExitStack()
+        self._hand: User | None = None
 
     async def host(self, endpoint: Endpoint | None = None, **more: Any) -> Hosted:
-        more = {"owner": OWNER, "instance": ME, **more}
+        more = {"owner": OWNER, "instance": ME, "metrics": self.metrics, **more}
         return await host(self.root, SPACE, self.broker.url, endpoint or echo(), **more)
 
     @contextlib.asynccontextmanager
     async def hand(self) -> AsyncIterator[User]:
-        """Someone who may look at and write everything: the hand of a test."""
-        key = new_user(os.urandom)
-        inbox = f"_INBOX_{key.public}.>"
-        granted = Permissions(Access(("$JS.API.>", "cotal.>", "$KV.>")), Access((inbox, "cotal.>")))
-        token = self.account.mint("local-root", granted, key, clock(), 300)
-        async with self.broker.user(self.broker.creds(token, key), inbox) as user:
-            yield user
+        """Someone who may look at and write everything: the hand of a test, connected once."""
+        if self._hand is None or not self._hand.client.is_connected:
+            key = new_user(os.urandom)
+            inbox = f"_INBOX_{key.public}.>"
+            granted = Permissions(Access(("$JS.API.>", "cotal.>", "$KV.>")), Access((inbox, "cotal.>")))
+            token = self.account.mint("local-root", granted, key, clock(), 300)
+            user = self.broker.user(self.broker.creds(token, key), inbox)
+            self._hand = await self._open.enter_async_context(user)
+        yield self._hand
+
+    async def close(self) -> None:
+        await self._open.aclose()
 
     def as_(self, profile: Profile) -> Any:
         return as_profile(self.account, Form.MEDIATED, self.broker.url, profile)
@@ -146,4 +153,8 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     async with SpaceBroker(directory) as broker:
         await create_space(directory, SPACE, Form.MEDIATED, broker.url)
         claim(directory, SPACE, "com.acme", OWNER)
-        yield Site(broker)
+        made = Site(broker)
+        try:
+            yield made
+        finally:
+            await made.close()

@@ -35,6 +35,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from sidecar.app.endpoint_host import deregister, host, retire
 from sidecar.base import safefile
+from sidecar.ops.metrics import Metrics
 from tests.e2e.registering import OWNER, SPACE, echo
 
 def step():
@@ -64,11 +65,12 @@ safefile._sync_dir, Client.request, Subscription.next_msg = synced, requested, h
 async def main(command, name, instance):
     root, url = Path(sys.argv[1]), sys.argv[2]
     if command == "host":
-        hosted = await host(root, SPACE, url, echo(name), owner=OWNER, instance=instance)
+        hosted = await host(root, SPACE, url, echo(name), owner=OWNER, instance=instance, metrics=metrics)
         await hosted.minter()
     else:
-        await {"deregister": deregister, "retire": retire}[command](root, SPACE, url, name, instance)
+        await {"deregister": deregister, "retire": retire}[command](root, SPACE, url, name, instance, metrics=metrics)
 
+metrics = Metrics()
 for line in sys.stdin:
     count, command, name, instance = line.split()
     left = int(count)
@@ -211,7 +213,7 @@ async def test_an_end_that_is_killed_anywhere_is_finished_by_the_next_run(here: 
             hosted.close()
             killed = await killer.kill_after(steps, command, at)
             end = deregister if command == "deregister" else retire
-            await end(here.root, SPACE, here.broker.url, at.endpoint, at.instance)
+            await end(here.root, SPACE, here.broker.url, at.endpoint, at.instance, metrics=here.metrics)
             gate = await here.gate(at.instance, at.endpoint)
             assert gate.state is (GateState.OPEN if command == "deregister" else GateState.RETIRED)
             assert (await here.record("spec", at.instance, at.endpoint))[0] is None

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.base.safefile import UnsafeFile
@@ -87,6 +87,7 @@ def test_a_file_that_cannot_be_read_ends_no_revocation(tmp_path: Path) -> None:
     assert one in account.revoke(user(), NOW + 100 * HOUR)
 
 
+@settings(max_examples=40)  # each is up to twelve tokens on disk
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10 * HOUR), st.integers(0, 5 * HOUR)), max_size=12))
 def test_no_key_with_a_token_that_lives_is_ever_good_again(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int]]

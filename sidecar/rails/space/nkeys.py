@@ -32,12 +32,7 @@ class InvalidNkey(ValueError):  # noqa: N818 - a state of the text, not a mishap
 
 def crc16(data: bytes) -> int:
     """CRC-16/XMODEM (polynomial 0x1021, initial value 0) of ``data``."""
-    crc = 0
-    for byte in data:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
-    return crc
+    return binascii.crc_hqx(data, 0)
 
 
 def _encode(data: bytes) -> bytes:

@@ -15,6 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from sidecar.rails.connection.parser import LinkParser
 from sidecar.rails.names import headers as names
 
 EASY: Final = 1 << 20
@@ -47,6 +48,7 @@ class LinkClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._takes: dict[int, Take] = {}
+        self._ps = LinkParser(self)
 
     # ---- what is told ----
 
@@ -108,20 +110,29 @@ class LinkClient(Client):
         for sid in list(self._subs):
             await self._send_unsubscribe(sid)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    def hand(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Hand one message over; False: nothing was done, and the library is to queue it. Raises what ``take`` does."""
         take, placed = self._takes.get(sid), self._subs.get(sid)
         # What came before its subscription was known here is in the queue, and first.
         if take is None or placed is None or not placed._pending_queue.empty():
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
+            return False
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
         placed._received += 1
-        found = await self._process_headers(headers) if headers else None
+        take(Msg(self, subject.decode(), reply.decode(), data, headers, None, False, sid))  # type: ignore[arg-type]
+        return True
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        found = await self._process_headers(headers) if headers and sid in self._takes else None
         try:
-            take(self._build_message(sid, subject, reply, data, found))
+            handed = self.hand(sid, subject, reply, data, found)
         except Exception as error:  # as the library does: one bad reader must not end the link of all
             await self._error_cb(error)
+            return
+        if not handed:
+            await super()._process_msg(sid, subject, reply, data, headers)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)

@@ -32,7 +32,7 @@ class Ledger:
         self.file = file
         self.file.touch()
         self.ended: dict[str, str] = {}
-        self.answers: list[Answer] = []
+        self.answers: list[tuple[Caller, Answer]] = []
         self.codes: Counter[str] = Counter()
         self.sent = 0
 
@@ -48,7 +48,7 @@ class Ledger:
             outcome = str(error.outcome)
             self.codes[str(error.code)] += 1
         else:
-            self.answers.append(found)
+            self.answers.append((caller, found))
             outcome = OK
         assert found.id == identity
         assert identity not in self.ended
@@ -57,6 +57,10 @@ class Ledger:
 
     def many(self, caller: Caller, command: str, number: int, **more: Any) -> list[asyncio.Task[Answer | CallError]]:
         return [asyncio.create_task(self.call(caller, command, **more)) for _ in range(number)]
+
+    def epochs(self, caller: Caller) -> list[int]:
+        """Of those who answered a caller, in the order of the answers."""
+        return [answer.epoch for asked, answer in self.answers if asked is caller]
 
     def lines(self, what: str) -> list[tuple[str, int]]:
         """Id and process of each line of a kind."""

@@ -198,8 +198,11 @@ async def test_a_caller_that_never_reads_harms_nobody_else(place: Site, ledger: 
 # ---- responders ----
 
 
+NASTY = 17
+
+
 def nasty(heard: Heard) -> Any:
-    """A reply that is none, or is one of somebody else; another one with each request."""
+    """A reply that is none, or is one of somebody else: the id of the request says which."""
     right = heard.ok()
     of_kind: list[Any] = [
         b"",
@@ -220,29 +223,34 @@ def nasty(heard: Heard) -> Any:
         {**heard.no("conflict"), "id": "other"},
         None,
     ]
-    return of_kind[int(heard.asked.values["nonce"], 16) % len(of_kind)]
+    assert len(of_kind) == NASTY
+    return of_kind[int(heard.body["id"].partition("-")[0])]
 
 
 @pytest.mark.req("C13.3-34", "C13.3-35", "C13.3-43", "C13.3-48", "C13.14-09")
 async def test_a_hostile_responder_ends_each_call_once_and_fills_nothing(tmp_path: Path, ledger: Ledger) -> None:
     known = {ECHO: {"count": endpoint.contracts["count"]}}
     async with room(tmp_path) as here, raw(here) as one, calling(here, contracts=known) as (caller, _):
+        one.answer = Heard.ok
+        assert await caller.call(ECHO, "count") is None
         one.answer = nasty
         outcomes = dict.fromkeys(Outcome, 0)
 
-        async def ended() -> None:
+        async def ended(kind: int, number: int) -> None:
+            # The last one is silence, which only a deadline ends.
+            seconds = 1.0 if kind == NASTY - 1 else 60.0
             with pytest.raises(CallError) as error:
-                await caller.call(ECHO, "count", seconds=1.0)
+                await caller.call(ECHO, "count", id=f"{kind}-{number}", seconds=seconds)
             outcomes[error.value.outcome] += 1
             assert len(str(error.value)) < 1_024
 
-        await asyncio.gather(*(ended() for _ in range(256)))
-        assert sum(outcomes.values()) == 256
+        await asyncio.gather(*(ended(kind, number) for number in range(8) for kind in range(NASTY)))
+        assert sum(outcomes.values()) == 8 * NASTY
         assert all(outcomes.values())
         wire = caller._desk.wire
         assert not wire._waiting
         assert wire._open == 0
-        one.answer = lambda heard: heard.ok()
+        one.answer = Heard.ok
         assert await caller.call(ECHO, "count") is None
 
 

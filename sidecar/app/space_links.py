@@ -27,7 +27,7 @@ from sidecar.rails.space.keys import Changed
 from sidecar.rails.space.lifecycles import HeadRefused
 from sidecar.rails.space.nkeys import KeyPair
 from sidecar.rails.space.resolver import ResolverRefused, push_permissions
-from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, new_user
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, TooManyRevocations, new_user
 
 STEP_SECONDS: Final = 300
 _FRESH_SECONDS: Final = 240.0
@@ -59,7 +59,7 @@ async def told() -> AsyncIterator[None]:
         raise SpaceFailed(f"the broker: {error}") from None
     except Changed:
         raise SpaceFailed("somebody else changed the same record at the same time; run it again") from None
-    except (HeadRefused, InvalidHead, NotIssued) as error:
+    except (HeadRefused, InvalidHead, NotIssued, TooManyRevocations) as error:
         raise SpaceFailed(str(error)) from None
 
 

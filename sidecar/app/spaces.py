@@ -30,7 +30,7 @@ from sidecar.rails.space.holder import Form, Profile
 from sidecar.rails.space.keys import Changed, read_key, write_key
 from sidecar.rails.space.provision import provision, shape
 from sidecar.rails.space.resolver import push_newest
-from sidecar.rails.space.trust import BrokerTrust, SpaceTrust, TooManyRevocations
+from sidecar.rails.space.trust import BrokerTrust, SpaceTrust
 
 _RECORD: Final = "space.json"
 _RECORD_BYTES: Final = 4096
@@ -148,11 +148,8 @@ async def _push(account: SpaceTrust, trust: BrokerTrust, url: str) -> None:
         account.adopt(trust, known, now())
 
     newest = functools.partial(account.account_token, trust, now())
-    try:
-        async with told(), system_user(trust, url) as system:
-            await push_newest(system, newest, account=account.account, adopt=adopt)
-    except TooManyRevocations as error:
-        raise SpaceFailed(str(error)) from None
+    async with told(), system_user(trust, url) as system:
+        await push_newest(system, newest, account=account.account, adopt=adopt)
 
 
 @contextlib.asynccontextmanager

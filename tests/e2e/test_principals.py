@@ -28,7 +28,9 @@ from sidecar.rails.space.acl import AclRow, read_row
 from sidecar.rails.space.claims import Access, Permissions
 from sidecar.rails.space.creds import read_creds
 from sidecar.rails.space.grants import GrantRefused
+from sidecar.rails.space.heads import head_subject
 from sidecar.rails.space.holder import Form, Profile
+from sidecar.rails.space.keys import read_key
 from sidecar.rails.space.retire import memberships
 from sidecar.rails.space.trust import new_user
 from tests.e2e.space_broker import EVENT_SECONDS, SpaceBroker, User
@@ -143,6 +145,31 @@ async def test_what_a_redirected_read_put_in_place_of_a_read_list_hinders_no_cha
                     assert row is not None
                     assert (row.allow_subscribe, row.roles) == (("general", "team.>"), ())
         assert info.record.stage is Stage.ENDED
+
+
+@pytest.mark.req("C13.1-027", "C8-33")
+async def test_nobody_keeps_his_tokens_by_spoiling_his_own_head(broker: SpaceBroker, tmp_path: Path) -> None:
+    async with opened(broker) as space:
+        info = await add(space, agent())
+        (kept := tmp_path / "kept.creds").write_bytes(info.creds.read_bytes())
+        kept.chmod(0o600)
+        head = head_subject(SPACE, local("alice"))
+        async with connected(broker, kept) as alice:
+            # The broker acknowledges it there, whoever may write the key.
+            await alice.client.publish(f"{P}.inst.local.alice.local.alice", b"to myself", reply=head)
+            heads = await space.as_(Profile.LIFECYCLES)
+            async with asyncio.timeout(EVENT_SECONDS):
+                while b"stream" not in ((await read_key(heads, "KV_cotal_records_main", head)).value or b""):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        for _ in range(2):  # it may be run again, and says so again
+            with pytest.raises(SpaceFailed):
+                await revoke(space, local("alice"))
+            with pytest.raises(nats.errors.Error, match="Authorization"):
+                await User().connect(broker.url, kept, f"_INBOX_{info.user}.>")
+        assert principal_info(broker.directory, SPACE, local("alice")).record.stage is Stage.ENDING
+        row, _ = await read_row(space.client, SPACE, info.record.lifecycle)
+        assert row is not None
+        assert not row.allow_subscribe  # what the delivery plane hands on is over too
 
 
 @pytest.mark.req("C8-30", "C4-09")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import sys
-from typing import Any, Final
+from typing import Final
 
 import uvloop
 
 from sidecar.app.bridge_config import BridgeConfig, CoordinatorSection
 from sidecar.app.instance import Instance, InstanceEnded
+from sidecar.app.lanes import CannotStart, say_ready
 from sidecar.base.ed25519 import InvalidKey, SigningKey
 from sidecar.base.keysource import load_signing_key
 from sidecar.base.safefile import UnsafeFile, ensure_private_dir
@@ -38,12 +36,8 @@ LOOK_SECONDS: Final = 5.0
 """How often it is looked whether the coordinator answers, for the metrics."""
 
 
-class CannotBridge(Exception):  # noqa: N818 - the outcome, as a caller reads it
-    """The process did not start, or its instance has ended; `exit_code` is what it ends with."""
-
-    def __init__(self, exit_code: ExitCode, problem: object) -> None:
-        super().__init__(str(problem))
-        self.exit_code = exit_code
+class CannotBridge(CannotStart):
+    """The process did not start, or its instance has ended."""
 
 
 def bridge(config: BridgeConfig) -> None:
@@ -138,18 +132,5 @@ async def _look(source: Source, metrics: Metrics) -> None:
 
 
 async def _announce(instance: Instance, health: HealthServer, log: Log) -> None:
-    """The ready line. The instance serves also when nobody can be told."""
     await instance.settled.wait()
-    line: dict[str, Any] = {
-        "ready": True,
-        "pid": os.getpid(),
-        **instance.ready_line(),
-        "metrics_url": f"{health.url}/metrics",
-        "health_url": f"{health.url}/healthz",
-        "ready_url": f"{health.url}/readyz",
-    }
-    try:
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-    except OSError as error:
-        log.error("ready_line_unwritten", problem=error.strerror or type(error).__name__)
+    say_ready(instance.ready_line(), health, log)

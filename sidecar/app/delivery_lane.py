@@ -191,6 +191,17 @@ class DeliveryLane:
             return [f"space {self.config.space}: {self._problem}"]
         return [f"space {self.config.space}: {one}" for one in self._plane.health.unready()]
 
+    def ready_line(self) -> dict[str, Any]:
+        """What the ready line of the process says of it."""
+        state, service = self.state, self.service
+        return {
+            "space": self.config.space,
+            "serving": self.serving,
+            "lifecycle": None if state is None else state.lifecycle.dot,
+            "instance": None if service is None else service.instance,
+            "epoch": None if service is None else service.epoch,
+        }
+
     async def run(self) -> None:
         """Serve, again after every end, with growing waits."""
         failures = 0

@@ -15,7 +15,6 @@ from sidecar.rails.names.streams import Stream
 
 NANOSECONDS: Final = 1_000_000_000
 UNLIMITED: Final = -1
-DAY: Final = 86_400
 
 MIN_AGES: Final[Mapping[Stream, int]] = {
     streams.EPJ: limits.RECOVERY_LAG_SECONDS,

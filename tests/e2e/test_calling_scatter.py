@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest_asyncio
 from sidecar.rails.endpoint.caller import Answer, Caller
 from sidecar.rails.endpoint.codes import CallError, CallFailed, CallRefused, Code, Outcome
 from tests.e2e.calling import ECHO, ONE, TWO, Heard, Raw, Registry, calling, raw, registry
-from tests.e2e.endpoints import Room, room, soon
+from tests.e2e.endpoints import Room, room, soon, until
 from tests.e2e.test_calling import KNOWN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -203,3 +204,25 @@ async def test_a_hundred_instances_answer_one_request(here: Room) -> None:
         assert found.complete
         assert {name: reply.data["text"] for name, reply in found.replies.items()} == {name: name for name in names}
         assert json.dumps(sorted(found.replies)) == json.dumps(names)
+
+
+@pytest.mark.req("C13.3-50", "C13.5-23", "C13.8-50")
+async def test_a_scatter_whose_link_ends_says_that_nobody_knows_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async with room(tmp_path) as own, three(own) as (caller, made, _, asked, _):
+        for one in made[1:]:
+            one.answer = lambda heard: None  # these never answer
+        scattering = asyncio.create_task(scattered(caller, 60.0))
+        await until(lambda: all(one.count("put") == 1 for one in made))
+        links = [each.connection for each in (*made, asked)] + [caller._desk.connection]
+        since = {link: link.interruptions for link in links}
+        own.broker.kill()
+        with pytest.raises(CallFailed) as ended:
+            await scattering
+        assert (ended.value.code, ended.value.outcome) == (Code.UNAVAILABLE, Outcome.UNKNOWN)
+        assert not caller._desk.wire._waiting
+        own.broker.start()
+        for link, before in since.items():
+            await soon(link.restored(before))
+        for one in made:
+            one.answer = lambda heard: heard.ok(HI)
+        assert (await scattered(caller)).complete

@@ -16,11 +16,12 @@ _ENDPOINT: Final = '''\
 from sidecar.rails import Call, Endpoint
 
 endpoint = Endpoint("$name", protocol=2)
-TEXT = {"type": "string", "maxLength": 1024}
+NAME = {"type": "string", "maxLength": 64}
+TEXT = {"type": "string", "maxLength": 128}
 
 
 @endpoint.command(
-    input={"type": "object", "properties": {"name": TEXT}, "required": ["name"], "additionalProperties": False},
+    input={"type": "object", "properties": {"name": NAME}, "required": ["name"], "additionalProperties": False},
     output={"type": "object", "properties": {"text": TEXT}, "required": ["text"], "additionalProperties": False},
     effect="read",
 )

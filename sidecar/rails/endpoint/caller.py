@@ -155,8 +155,19 @@ class Caller:
         that of the request that this call is a part of. ``repeat``: call again within the deadline where that can do
         no harm (C13.7-13): after an outcome of not-executed that may pass, and commands that only read.
         """
-        how = (seconds, instance, target, bind, id, correlation, repeat)
-        return (await self._invoke(endpoint, command, args, *how)).data
+        found = await self.invoke(
+            endpoint,
+            command,
+            args,
+            seconds=seconds,
+            instance=instance,
+            target=target,
+            bind=bind,
+            id=id,
+            correlation=correlation,
+            repeat=repeat,
+        )
+        return found.data
 
     async def invoke(
         self,
@@ -173,28 +184,13 @@ class Caller:
         repeat: bool = False,
     ) -> Answer:
         """``call``, with who answered and under which id."""
-        return await self._invoke(endpoint, command, args, seconds, instance, target, bind, id, correlation, repeat)
-
-    async def _invoke(
-        self,
-        endpoint: str,
-        command: str,
-        args: JsonValue,
-        seconds: float,
-        instance: str | None,
-        target: To | None,
-        bind: Bind | bool | None,
-        identity: str | None,
-        correlation: Mapping[str, str] | None,
-        repeat: bool,
-    ) -> Answer:
         loop = asyncio.get_running_loop()
         begun, outcome, used = loop.time(), "ok", ""
         try:
             until = begun + check_seconds(seconds)
             job = Job(endpoint, command, args, until, instance, target, bind, repeat)
             check_bind(job.bind, job.route, command, instance)
-            self._desk.draw(job, identity, correlation)
+            self._desk.draw(job, id, correlation)
             used = job.id
             return await self._desk.run(job)
         except CallError as error:

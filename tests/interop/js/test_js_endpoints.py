@@ -421,6 +421,7 @@ async def test_a_result_outside_of_the_contract_is_no_answer(carol: Caller) -> N
 
 @pytest.mark.req("C13.5-04", "C13.3-18")
 async def test_our_cast_reaches_javascript_once(carol: Caller, two: tuple[Foreign, Foreign]) -> None:
+    await carol.contract(FOREIGN, "count")  # it describes an instance when nobody has before
     for one in two:
         await one.program.do("handled")
     await carol.cast(FOREIGN, "count")

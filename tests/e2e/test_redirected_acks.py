@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.app.endpoint_host import host
-from sidecar.rails.connection import Connection
+from sidecar.app.endpoint_host import deregister, host, retire
+from sidecar.rails.connection import Connection, State
 from sidecar.rails.endpoint.codes import CallError, CallRefused, Code
 from sidecar.rails.endpoint.contracts import KNOWN
 from sidecar.rails.names import buckets, planes, subjects
@@ -25,6 +25,7 @@ from sidecar.rails.planes.registration.naming import Place
 from sidecar.rails.space.heads import head_subject
 from sidecar.rails.space.holder import Profile
 from sidecar.rails.space.keys import Kept, read_key
+from tests.e2e.registering import ME, NAME, site
 from tests.e2e.registry_town import ECHO, SAMPLE, Town, sample, town
 from tests.e2e.space_broker import EVENT_SECONDS
 from tests.e2e.space_members import SPACE
@@ -117,3 +118,29 @@ async def test_a_description_whose_artifacts_cannot_be_read_is_refused(tmp_path:
         async with made.registry(), made.caller("alice", ECHO) as alice:
             with pytest.raises(CallError):
                 await alice.caller.contract(SAMPLE, "echo", seconds=5.0)
+
+
+@pytest.mark.req("C13.1-034", "C13.1-075")
+async def test_an_instance_whose_gate_is_spoilt_is_evicted_all_the_same(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        hosted = await here.host()
+        async with await Connection.open([here.broker.url], hosted.minter) as connection:
+            hosted.close()
+            place = Place(SPACE, NAME, ME)
+            event = planes.EVENT.build(
+                space=SPACE, endpoint=place.token, instance=ME, epoch=hosted.identity.epoch, topic="ev.x_y.happened"
+            )
+            # Its gate, and a row of the ledger that nobody has written.
+            for subject in (place.gate, place.credential("A" * 56)):
+                await connection.publish(event, b"{}", reply=subject)
+                async with asyncio.timeout(EVENT_SECONDS):
+                    while not _is_ack(await here.kept(buckets.AUTH, subject)):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            with pytest.raises(Corrupt):
+                await hosted.minter()
+            for end in (deregister, retire):  # it may be tried again, and says so again
+                with pytest.raises(Corrupt):
+                    await end(here.root, SPACE, here.broker.url, NAME, ME)
+                async with asyncio.timeout(EVENT_SECONDS):
+                    while connection.state is State.CONNECTED:  # noqa: ASYNC110 - its end has no event here
+                        await asyncio.sleep(0.005)

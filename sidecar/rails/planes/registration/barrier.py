@@ -152,15 +152,20 @@ class Barrier:
     async def contain(self, now: int) -> int:
         """No credential of the instance is good, and nobody who held one is connected, on any server; how many were
         voided, apart from those that were given up. Only after the freeze, so that every credential that was ever
-        released is found (C13.1-075)."""
+        released is found (C13.1-075). Raises Corrupt for a row that cannot be read, behind the end of all others."""
         users: dict[str, int] = {}
+        spoilt: Corrupt | None = None
         for subject in await self._rows():
-            cell = await read_cell(self.doors.registrar, buckets.AUTH, self.place.space, subject)
-            if cell.value is None:
-                continue  # it ended between the list and the read
-            row = row_of(cell.value, subject)
-            if row.holder != self.lifecycle.principal:
-                raise Corrupt(f"{subject} is held by another principal than its instance")
+            try:
+                cell = await read_cell(self.doors.registrar, buckets.AUTH, self.place.space, subject)
+                if cell.value is None:
+                    continue  # it ended between the list and the read
+                row = row_of(cell.value, subject)
+                if row.holder != self.lifecycle.principal:
+                    raise Corrupt(f"{subject} is held by another principal than its instance")
+            except Corrupt as error:
+                spoilt = spoilt or error  # the others do not stay for it
+                continue
             if row.state is RowState.ACTIVE:
                 await write_cell(
                     self.doors.registrar, subject, row.revoked().encode(), cell.revision, ttl=row.left(now)
@@ -169,6 +174,8 @@ class Barrier:
                 users[row.credential_id] = row.expires
         if users:
             await self.doors.evict(users, self.lifecycle.principal)
+        if spoilt is not None:
+            raise spoilt
         return len(users)
 
     async def _rows(self) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sidecar.rails.names import buckets
-from sidecar.rails.planes.registration.barrier import Barrier
+from sidecar.rails.planes.registration.barrier import Barrier, Standing
 from sidecar.rails.planes.registration.cells import mark_deleted
-from sidecar.rails.planes.registration.faults import Conflict
+from sidecar.rails.planes.registration.faults import Conflict, Corrupt
 from sidecar.rails.planes.registration.gates import GateState, Intent
 from sidecar.rails.planes.registration.heads import begin_end, finish_end
 from sidecar.rails.space.keys import read_key
@@ -17,7 +17,7 @@ async def deregister(barrier: Barrier, now: int) -> bool:
 
     Raises Unverified (the gate stays frozen), Conflict, Denied, Corrupt, BrokerRefused, nats.errors.Error.
     """
-    standing = await barrier.look()
+    standing = await _looked(barrier, now)
     if standing is None or standing.gate.state is GateState.RETIRED:
         return False
     standing = await barrier.freeze(Intent.REGISTRATION, now)
@@ -35,7 +35,7 @@ async def retire(barrier: Barrier, now: int) -> bool:
     The lifecycle yields no epoch from the freeze on, and is retired after its gate (C13.1-093 R1..R4, R11, R12).
     Raises as :func:`deregister`.
     """
-    standing = await barrier.look()
+    standing = await _looked(barrier, now)
     if standing is None:
         return False
     if standing.gate.state is GateState.RETIRED:
@@ -53,6 +53,16 @@ async def retire(barrier: Barrier, now: int) -> bool:
     await finish_end(barrier.doors.heads, barrier.place.space, barrier.lifecycle, op.id)
     barrier.done()
     return True
+
+
+async def _looked(barrier: Barrier, now: int) -> Standing | None:
+    """The gate. Behind one that cannot be read nothing is released any more; what was is void when this says so: an
+    instance that spoilt its own gate stays no longer for it. Raises Corrupt, Unverified, Denied."""
+    try:
+        return await barrier.look()
+    except Corrupt:
+        await barrier.contain(now)
+        raise
 
 
 async def _remove_record(barrier: Barrier) -> bool:

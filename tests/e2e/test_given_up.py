@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,7 @@ async def test_behind_a_clean_stop_the_next_start_evicts_nobody(here: Watched) -
         assert set(await here.states()) == {RowState.REVOKED}  # and none of them comes back
         with pytest.raises(InstanceSuperseded):
             await before.minter()
+        assert not any(here.metrics.totals("registration_fences").values())  # nobody was asked: there is no key
         first, asked = await here.start()
         assert not asked
         assert (first.identity.epoch, first.registered.evicted, first.registered.first) == (epoch, 0, False)
@@ -100,6 +102,19 @@ async def test_behind_any_other_end_it_does(here: Watched) -> None:
     assert RowState.ACTIVE in await here.states()
     _, asked = await here.start()
     assert asked
+
+
+async def test_a_link_on_its_way_out_may_still_hold_something(here: Watched) -> None:
+    first, _ = await here.start()
+    async with first.connected(here.tap.url, Watch()) as connection:
+        assert await connection.settled()
+        retiring = asyncio.create_task(asyncio.sleep(60))
+        connection._retiring.add(retiring)
+        assert not await connection.settled()
+        connection._retiring.discard(retiring)
+        retiring.cancel()
+    assert here.given_up == {("kept",): 1}
+    assert not await connection.settled()  # it is closed
 
 
 @pytest.mark.req("C13.1-033")

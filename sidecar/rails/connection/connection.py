@@ -330,7 +330,7 @@ class Connection:
     async def settled(self) -> bool:
         """Whether the broker has taken all that this connection has ever sent, so that nothing of it can come later: it
         never lost a link, which might still hold something, and the broker has answered behind the last message."""
-        if self.interruptions or self._retiring or not self.linked:
+        if self._retiring or not self.linked:
             return False
         try:
             await self._now().settle()

@@ -45,10 +45,10 @@ from tests.e2e.endpoints import Room, room
 from tests.e2e.space_dial import dialled
 from tests.e2e.space_members import SPACE, clock, uid_of
 
-PAIRS = 300
-ROUNDS = 5
+PAIRS = 500
+ROUNDS = 9
 IN_FLIGHT = 64
-CALLS = 1_000
+CALLS = 2_000
 INSTANCES = 100
 SCATTERS = 12
 CALLERS, EACH = 10, 1_000

@@ -17,10 +17,10 @@ from sidecar.rails.connection.faults import Fault, PermissionViolation
 class Call:
     """One publish or request on its way; ``answer`` may have an exception before there is anything to read."""
 
-    __slots__ = ("answer", "left", "subject")
+    __slots__ = ("answer", "key", "left", "subject")
 
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
+    def __init__(self, subject: str, key: str) -> None:
+        self.subject, self.key = subject, key
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.left: asyncio.Future[None] | None = None
         """Who waits for the end of the call makes it."""
@@ -58,20 +58,23 @@ class Calls:
 
     def begin(self, subject: str) -> Call | None:
         """A call until :meth:`end`; None while one to another spelling of the subject is on its way."""
-        calls = self._calls.setdefault(subject.lower(), {})
-        if calls and next(iter(calls)).subject != subject:
+        key = subject.lower()
+        calls = self._calls.get(key)
+        call = Call(subject, key)
+        if calls is None:
+            self._calls[key] = {call: None}
+        elif next(iter(calls)).subject != subject:
             return None
-        call = Call(subject)
-        calls[call] = None
+        else:
+            calls[call] = None
         return call
 
     def end(self, call: Call) -> None:
         """The call is over, whatever came of it."""
-        key = call.subject.lower()
-        calls = self._calls[key]
+        calls = self._calls[call.key]
         del calls[call]
         if not calls:
-            del self._calls[key]
+            del self._calls[call.key]
         if call.left is not None:
             call.left.set_result(None)
         if call.answer.done() and not call.answer.cancelled():

@@ -92,6 +92,7 @@ class Caller:
         self._new_desk, self._desk = desk, desk(generation)
         self._listing = self._desk if generation is not None or listing is None else desk(listing)
         self._connection, self._space, self._metrics = connection, space, metrics
+        self._seconds = None if metrics is None else metrics.histogram("endpoint_call_seconds")
         self._login: Login | None = None
         self._listed_by = listing
 
@@ -361,9 +362,9 @@ class Caller:
             self._count(verb, outcome, loop.time() - told.begun)
 
     def _count(self, verb: str, outcome: str, seconds: float) -> None:
-        if self._metrics is not None:
+        if self._metrics is not None and self._seconds is not None:
             self._metrics.counter("endpoint_calls", verb, outcome).inc()
-            self._metrics.histogram("endpoint_call_seconds").observe(seconds)
+            self._seconds.observe(seconds)
 
     async def close(self) -> None:
         """Calls that wait end as failed with an unknown outcome; later ones are not sent. May be called twice."""

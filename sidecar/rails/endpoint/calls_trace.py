@@ -17,6 +17,8 @@ _PARENT: Final = re.compile(
 )
 _CARRIED: Final = {"tracestate": 512, "baggage": 8_192}
 """What goes along, and its most bytes; longer ones and those with control characters are dropped, as W3C wants."""
+_ZERO: Final = "0" * 2 * TRACE_BYTES
+"""Of hexadecimal texts up to its length those that are all zeroes are not above it, and only those."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -55,4 +57,4 @@ def _may_go_along(text: str, most: int) -> bool:
 
 def _unlike_zero(text: str) -> str:
     """An id is never all zeroes."""
-    return text if text.strip("0") else f"{text[:-1]}1"
+    return text if text > _ZERO else f"{text[:-1]}1"

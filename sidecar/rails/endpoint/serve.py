@@ -44,8 +44,8 @@ from sidecar.rails.names.tokens import endpoint_token
 
 WAITING: Final = 4_096
 """Handlers of commands that wait for something to come, in all; they are counted apart from those that work."""
-PER_CALLER: Final = 32
-"""Handlers of one caller lifecycle, of each kind."""
+PER_CALLER: Final = 64
+"""Handlers of one caller lifecycle, of each kind: as many as one that keeps a busy connection has in flight."""
 LONGEST_SECONDS: Final = 60.0
 """A handler that runs for longer is cancelled, and its outcome is unknown."""
 CLOSE_SECONDS: Final = 5.0

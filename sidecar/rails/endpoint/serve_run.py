@@ -42,7 +42,7 @@ class Limits:
 
     at_once: int = 256
     waiting: int = 4_096
-    per_caller: int = 32
+    per_caller: int = 64
     longest: float = 60.0
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import nats.errors
@@ -22,9 +23,10 @@ from sidecar.rails.connection import Connection, State
 from sidecar.rails.endpoint.codes import Code
 from sidecar.rails.endpoint.identity import identity_of
 from sidecar.rails.names import buckets
+from sidecar.rails.names.principals import Principal
 from sidecar.rails.planes.registration import eviction
 from sidecar.rails.planes.registration.faults import Conflict, Corrupt, Denied, Unverified
-from sidecar.rails.planes.registration.gates import CredentialRow, GateState, RowState
+from sidecar.rails.planes.registration.gates import CredentialRow, GateState, Intent, Op, RowState
 from sidecar.rails.planes.registration.homogeneity import MixedContracts
 from sidecar.rails.planes.registration.naming import Place
 from sidecar.rails.planes.registration.publisher import ArtifactClash, ArtifactTooLarge, publish, read_artifact
@@ -93,6 +95,37 @@ async def test_a_takeover_evicts_the_predecessor_before_the_successor_may_serve(
     gate, (_, revision) = await here.gate(), await here.record("spec")
     assert (gate.process_epoch, gate.generation, gate.registration_revision) == (1, 2, revision)
     assert revision > first.registered.registration_revision
+
+
+@pytest.mark.req("C13.1-061", "C13.1-074", "C13.14-01")
+async def test_nothing_is_minted_under_a_gate_that_is_not_open(here: Site) -> None:
+    """At the very epoch of the credential: who froze it has counted what was released, and nothing follows."""
+    hosted = await here.host()
+    gate, place = await here.gate(), Place(SPACE, NAME, ME)
+    ends = Op("0" * 32, Intent.RETIREMENT)
+    async with here.hand() as hand:
+        before = await subjects_of(hand.client, buckets.AUTH.stream(SPACE), place.credentials)
+        for shut in (gate.frozen(Op("0" * 32, Intent.TAKEOVER)), gate.frozen(ends).retired(ends)):
+            await hand.client.request(place.gate, shut.encode(), timeout=EVENT_SECONDS)
+            with pytest.raises(InstanceSuperseded):
+                await hosted.minter()
+        assert await subjects_of(hand.client, buckets.AUTH.stream(SPACE), place.credentials) == before
+        await hand.client.request(place.gate, gate.encode(), timeout=EVENT_SECONDS)
+        await hosted.minter()
+
+
+@pytest.mark.req("C13.2-23", "C13.14-01")
+async def test_the_gate_of_another_principal_is_moved_by_nobody_else(here: Site) -> None:
+    hosted = await here.host()
+    place = Place(SPACE, NAME, ME)
+    other = replace(await here.gate(), principal=Principal(OTHER_OWNER, "ep_other"))
+    async with here.hand() as hand:
+        await hand.client.request(place.gate, other.encode(), timeout=EVENT_SECONDS)
+        with pytest.raises(Denied, match="ep_other"):
+            await here.host()
+        with pytest.raises(InstanceSuperseded):
+            await hosted.minter()
+    assert await here.gate() == other
 
 
 @pytest.mark.req("C13.1-074", "C13.1-028")

@@ -37,7 +37,7 @@ def test_the_servers_say_how_many_they_are_and_must_agree() -> None:
     assert servers_of([b"{", statistics("a", 1)]) == 0
 
 
-@pytest.mark.req("C13.1-031")
+@pytest.mark.req("C13.1-031", "C13.14-01")
 def test_a_revocation_holds_when_every_server_knows_it(tmp_path: Path) -> None:
     trust, account = BrokerTrust.open(tmp_path / "t", os.urandom), SpaceTrust.open(tmp_path / "a", "main", os.urandom)
     ann, bob = new_user(os.urandom).public, new_user(os.urandom).public
@@ -54,7 +54,7 @@ def test_a_revocation_holds_when_every_server_knows_it(tmp_path: Path) -> None:
     assert not enforced([shorter.encode()], token, [ann], 1)
 
 
-@pytest.mark.req("C13.1-031", "C13.1-051")
+@pytest.mark.req("C13.1-031", "C13.1-051", "C13.14-01")
 def test_a_census_over_pages_and_servers_sees_everybody() -> None:
     census = Census(2)
     census.take(page("a", range(PAGE), PAGE + 2))

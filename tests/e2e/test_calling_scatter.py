@@ -111,6 +111,20 @@ async def test_what_does_not_count_is_told_apart(here: Room) -> None:
         assert metrics.totals("endpoint_scatter_replies")[("churn",)] == 1
 
 
+@pytest.mark.req("C13.2-50", "C13.5-21")
+async def test_an_epoch_that_the_registry_has_named_supersedes_the_one_before(here: Room) -> None:
+    """For calls too, and without a reply of the later incarnation."""
+    async with three(here) as (caller, made, lists, _, _):
+        for each in made:
+            each.answer = lambda heard: heard.ok(HI)
+        assert (await caller.call(ECHO, "put", HI, instance=TWO)) == HI
+        lists.instances[1]["epoch"] = 6
+        made[1].answer = lambda heard: None
+        assert TWO in (await scattered(caller, 0.5)).missing
+        made[1].answer = lambda heard: heard.ok(HI)
+        assert (await refused(caller.call(ECHO, "put", HI, instance=TWO))).code == Code.EXPIRED
+
+
 @pytest.mark.req("C13.5-23", "C13.5-24")
 async def test_at_the_deadline_the_registry_tells_who_was_replaced_from_who_is_silent(here: Room) -> None:
     async with three(here) as (caller, made, lists, asked, metrics):

@@ -72,7 +72,7 @@ def _why(where: str, error: Exception, path: Path | None = None) -> str:
     if isinstance(error, SyntaxError):
         return f"{where}: line {error.lineno}: {error.msg}"
     frames = [one for one in traceback.extract_tb(error.__traceback__) if "importlib" not in one.filename]
-    own = [one for one in frames if path is not None and Path(one.filename) == path]
+    own = [one for one in frames if path is not None and Path(one.filename).resolve() == path.resolve()]
     at = own[-1] if own else frames[-1] if frames else None
     place = f"{Path(at.filename).name} line {at.lineno}: " if at is not None else f"{where}: "
     return f"{place}{type(error).__name__}: {error}"

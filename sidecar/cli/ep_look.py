@@ -69,8 +69,7 @@ def _unlisted(target: Target, error: CallError) -> CallCode:
     says = isinstance(error, CallRefused)
     code = CallCode.REFUSED if says or error.code == Code.PERMISSION_DENIED else CallCode.NO_CONNECTION
     did = "refuses" if says else "was not asked" if code is CallCode.REFUSED else "does not answer"
-    way = "; an operator grants commands: sidecar principal add --may" if error.code == Code.PERMISSION_DENIED else ""
-    text = f"the registry {did}: {error}; nothing is listed{way}"
+    text = f"the registry {did}: {error}; nothing is listed"
     if target.as_json:
         click.echo(json.dumps({**error_document(error), "message": one_line(text), "exit_code": int(code)}))
     click.echo(f"-- {one_line(text)}", err=True)

@@ -67,7 +67,7 @@ def test_who_has_no_grant_is_told_so_and_nothing_is_listed(main: Terminal) -> No
     done = main.run("observer", "ep", "list", "--json")
     assert done.returncode == CallCode.REFUSED
     assert [line["type"] for line in map(json.loads, done.stdout.splitlines())] == ["failure"]
-    assert "nothing is listed; an operator grants commands: sidecar principal add --may" in done.stderr
+    assert "its operator grants it with principal add; nothing is listed" in done.stderr
 
 
 @pytest.mark.req("C13.7-65", "C13.7-66")

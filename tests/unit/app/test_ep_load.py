@@ -38,6 +38,14 @@ def test_a_file_with_what_lies_beside_it(tmp_path: Path) -> None:
     assert load(str(path)).name == DEFAULT_NAME
 
 
+def test_a_mistake_is_told_where_its_author_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, GOOD.replace("async def", "def"))
+    for where in (path, Path("mine.py"), Path("..") / tmp_path.name / "mine.py"):
+        with pytest.raises(NotLoaded, match=r"^mine\.py line \d+: ValueError: hello: its handler is no async def$"):
+            load(str(where))
+
+
 def test_a_module_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, GOOD, "a_module_of_mine.py")
     monkeypatch.chdir(tmp_path)

@@ -94,12 +94,12 @@ def test_a_killed_run_takes_its_children_down_and_loses_nothing(tmp_path: Path) 
 
 
 def test_a_start_that_waits_for_a_certificate_says_so(tmp_path: Path) -> None:
-    with dev_set(tmp_path / "dev", "--certificate-seconds", "6") as first:
+    with dev_set(tmp_path / "dev", "--certificate-seconds", "14", "--without-endpoints") as first:
         children = first.children()
         os.kill(first.ready["coordinator"]["pid"], signal.SIGKILL)  # at least half of its certificate is left
         first.stop(signal.SIGKILL)
         wait_gone(children)
-    with dev_set(tmp_path / "dev") as second:
+    with dev_set(tmp_path / "dev", "--without-endpoints") as second:
         told = second.errors.read_text()
     assert "sidecar dev: the coordinator is still starting; after a run that was killed" in told
 
